@@ -15,6 +15,7 @@ use hostloop_controllers::flags;
 use crate::kernel::FsType;
 use crate::storage::config;
 
+mod cuts;
 mod delete;
 mod events;
 mod faults;
@@ -28,6 +29,7 @@ mod tips;
 mod values;
 mod watch;
 
+pub use cuts::{CutsArgs, CutsCommand, TakeCutsArgs};
 pub use delete::DeleteArgs;
 pub use events::{EventsArgs, EventsSocket};
 pub use faults::FaultRulesArgs;
@@ -79,6 +81,8 @@ pub enum Command {
     Fsck(FsckArgs),
     /// Delete volumes and snapshots that no object of a cluster has any more
     Delete(DeleteArgs),
+    /// Take power cuts of a volume that is in use, many in one burst, for a crash exploration
+    Cuts(CutsArgs),
     /// Print what the driver did last: calls, their steps, and the work of controllers
     Events(EventsArgs),
     /// What `kubectl hostloop check` runs inside pods

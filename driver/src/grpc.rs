@@ -29,6 +29,7 @@ use crate::storage::Pools;
 pub(crate) mod call_line;
 mod call_log;
 mod controller;
+mod cuts;
 mod dispatch;
 pub(crate) mod event_fields;
 mod group;
@@ -46,6 +47,7 @@ mod volume_faults;
 mod wait_limit;
 
 use controller::ControllerService;
+use cuts::Bursts;
 use dispatch::Dispatcher;
 use group::GroupService;
 use identity::IdentityService;
@@ -55,6 +57,7 @@ use node::NodeService;
 use operation_locks::OperationLocks;
 use pool_threads::PoolThreads;
 
+pub use cuts::Exploration;
 pub use reported_services::ReportedServices;
 
 /// All gRPC services of the driver. Clones share all state.
@@ -65,6 +68,7 @@ pub struct Server {
     node: Arc<Node>,
     dispatcher: Dispatcher,
     blocking: Blocking,
+    bursts: Arc<Bursts>,
 }
 
 impl Server {
@@ -92,6 +96,7 @@ impl Server {
             controller,
             node,
             blocking,
+            bursts: Arc::default(),
         }
     }
 

@@ -1,5 +1,5 @@
-//! The commands `hostloop status`, `fsck`, `delete`, `events` and `probe`. Only `fsck --repair`,
-//! `delete` and `probe write` change anything.
+//! The commands `hostloop status`, `fsck`, `delete`, `cuts`, `events` and `probe`. Only
+//! `fsck --repair`, `delete`, `cuts` and `probe write` change anything.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -7,10 +7,12 @@ use std::io;
 
 use hostloop_terminal::terminal;
 use serde::Serialize;
+use tokio::sync::oneshot;
 
 use crate::cli::PoolArgsError;
 use crate::{kernel, storage};
 
+pub mod cuts;
 pub mod delete;
 pub mod events;
 pub mod fsck;
@@ -33,6 +35,16 @@ pub enum Error {
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
+}
+
+/// Resolves at the end of standard input.
+async fn input_ends() {
+    let (ended, end) = oneshot::channel();
+    std::thread::spawn(move || {
+        let _ended = io::copy(&mut io::stdin(), &mut io::sink());
+        let _ = ended.send(());
+    });
+    let _ = end.await;
 }
 
 /// Prints a result as JSON, or as these lines.

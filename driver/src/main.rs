@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use hostloop_driver::cli::{Cli, Command, HostPathLine, SidecarLine, with_tips};
-use hostloop_driver::inspect::{delete, events, fsck, probe, status};
+use hostloop_driver::inspect::{cuts, delete, events, fsck, probe, status};
 use hostloop_driver::serve;
 use hostloop_terminal::{exit, terminal};
 
@@ -61,6 +61,7 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Status(options) => status::run(&options).context("status"),
         Command::Fsck(options) => Ok(fsck::run(&options)),
         Command::Delete(args) => delete::run(&args).context("delete"),
+        Command::Cuts(args) => cuts::run(&args).context("cuts"),
         Command::Events(args) => events::run(&args).context("events"),
         Command::Probe(args) => probe::run(&args).context("probe"),
     }

@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+mod cut_mark;
 mod fault_record;
 mod growth_intent;
 pub mod id;
 mod unusable_record;
 
+pub use cut_mark::CutMark;
 pub use fault_record::FaultRecord;
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
@@ -40,6 +42,16 @@ const NAMESPACES: [&str; 4] = [
     "csi.storage.k8s.io/volumegroupsnapshot/namespace",
     "csi.storage.k8s.io/pvc/namespace",
 ];
+
+/// The parameter with the name of a claim, as `--extra-create-metadata` adds it.
+pub(crate) const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
+
+/// The parameters that name the owner of an object, for a copy without a request.
+pub(crate) fn owner_of(parameters: &Parameters) -> Parameters {
+    let keys = NAMESPACES.iter().chain([&CLAIM]);
+    let named = keys.filter_map(|key| parameters.get_key_value(*key));
+    named.map(|(key, of)| (key.clone(), of.clone())).collect()
+}
 
 /// The namespace of an object; empty if the parameters in its request or record do not have it.
 pub(crate) fn namespace_of(parameters: &Parameters) -> &str {
@@ -364,6 +376,10 @@ pub struct SnapshotRecord {
     /// can't read a record that has it.
     #[serde(default, skip_serializing_if = "Consistency::is_frozen")]
     pub consistency: Consistency,
+    /// The mark of a cut; `None` for all other snapshots. Earlier builds do not write the field, and
+    /// can't read a record that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cut: Option<CutMark>,
 }
 
 /// The record of a group snapshot. The group exists while this record is in its place. Under

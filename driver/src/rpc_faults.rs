@@ -13,7 +13,6 @@ mod rule;
 mod rules_file;
 
 pub use active_rules::ActiveRules;
-pub(crate) use call_subject::CLAIM;
 pub use call_subject::{CallSubject, FaultSubject};
 pub(crate) use csi_calls::{each_csi_call, short_name};
 pub use fault::{Fault, Outcome, around};

@@ -35,6 +35,7 @@ use crate::storage::Pools;
 
 mod config;
 pub mod controllers;
+mod cuts;
 mod descriptors;
 mod error;
 mod events;
@@ -189,6 +190,7 @@ async fn work(
     };
     show(settings.http, shown, &stop, &mut roles).await?;
     upkeep::start(&pools, node, server.blocking(), &stop, &mut roles);
+    upkeep::start_expiry(&server, &stop, &mut roles);
 
     if let Err(error) = follow_detached(&pools) {
         tracing::warn!(%error, "the kernel's notices of loop devices can't be followed");
@@ -201,6 +203,8 @@ async fn work(
         &stop,
         &mut roles,
     )?;
+
+    let cuts = cuts::start(&server, &settings.endpoint, &stop, &mut roles);
 
     let name = start_services(&settings.endpoint, &server, &stop, &mut roles)?;
     tracing::info!(
@@ -217,7 +221,13 @@ async fn work(
         ended = roles.next() => Err(ended.into()),
         ended = controllers::ended(&mut controllers) => Err(ended),
     };
-    let finished = finish(controllers, (name, events), &server, &stop, &mut roles);
+    let finished = finish(
+        controllers,
+        (name, events, cuts),
+        &server,
+        &stop,
+        &mut roles,
+    );
     tokio::select! {
         () = finished => tracing::info!("stopped"),
         () = tokio::time::sleep(GRACE) => unfinished(&server, "the grace period ended"),
@@ -248,7 +258,7 @@ fn start_services(
 /// Ends everything, and waits until calls under way are finished.
 async fn finish(
     controllers: Option<RunningControllers>,
-    sockets: (Name, Option<Name>),
+    sockets: (Name, Option<Name>, Option<Name>),
     server: &Server,
     stop: &CancellationToken,
     roles: &mut Tasks,

@@ -51,9 +51,13 @@ pub use new_volume::NewVolume;
 pub use noted_problem::{About, NotedProblem};
 pub use pool::{Look, Pool, Reading};
 pub use pools::{Announcements, Freed, PoolSlot, Pools};
+pub use snapshots::{CutError, TakenCut};
 
-pub use crate::record::id::{GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in};
+pub use crate::record::id::{
+    ExplorationId, GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in,
+};
 pub use crate::record::{
-    Access, AccessMode, Capability, Consistency, Format, FreezeIntent, GroupRecord, GrowthIntent,
-    Provisioning, Publication, Settings, SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
+    Access, AccessMode, Capability, Consistency, CutMark, Format, FreezeIntent, GroupRecord,
+    GrowthIntent, Provisioning, Publication, Settings, SnapshotRecord, Source, Stage, VolumeRecord,
+    VolumeSize,
 };

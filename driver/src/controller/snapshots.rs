@@ -26,6 +26,10 @@ fn fits(
             consistency.as_str()
         ));
     }
+    if let Some(cut) = &existing.cut {
+        // It expires, and no orchestrator knows when.
+        return Err(format!("is a cut of {}", cut.exploration));
+    }
     match &existing.group {
         Some(group) => Err(format!("belongs to group {group}")),
         None => Ok(()),

@@ -36,8 +36,8 @@ use super::metrics::Calls;
 use super::operation_locks::{AfterSuccess, Fingerprint, GRACE, Hold, Operation, OperationLocks};
 use super::pool_threads::{Lane, PoolThreads, Work};
 use super::wait_limit::wait_limit;
-use crate::record::{Parameters, namespace_of};
-use crate::rpc_faults::{CLAIM, Fault, FaultInjector, FaultSubject, around};
+use crate::record::{CLAIM, Parameters, namespace_of};
+use crate::rpc_faults::{Fault, FaultInjector, FaultSubject, around};
 use crate::storage::{Freed, GroupId, Pools, SnapshotId, VolumeHandle};
 
 /// A request as the dispatcher sees it.

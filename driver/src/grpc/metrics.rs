@@ -27,10 +27,12 @@ struct CallLabels {
     grpc_status_code: &'static str,
 }
 
-/// The histogram of all answered RPCs.
+/// The histogram of all answered RPCs, and what no RPC carries.
 pub struct Calls {
     driver_name: Arc<String>,
     seconds: Family<CallLabels, Histogram, fn() -> Histogram>,
+    /// Cuts that explorations have taken.
+    cuts: Counter,
     registry: Registry,
 }
 
@@ -44,9 +46,13 @@ impl Calls {
             "Container Storage Interface operation duration with gRPC error code status",
             seconds.clone(),
         );
+        let cuts = Counter::default();
+        let help = "Cuts that explorations have taken";
+        registry.register("hostloop_cuts_taken", help, cuts.clone());
         Calls {
             driver_name: Arc::new(driver_name.to_owned()),
             seconds,
+            cuts,
             registry,
         }
     }
@@ -61,6 +67,11 @@ impl Calls {
         self.seconds
             .get_or_create(&labels)
             .observe(took.as_secs_f64());
+    }
+
+    /// Counts a cut that was taken.
+    pub(crate) fn count_cut(&self) {
+        self.cuts.inc();
     }
 }
 
@@ -81,12 +92,14 @@ pub struct PoolGauges {
     pub volumes: Option<u64>,
     /// Number of snapshots, if they can be counted.
     pub snapshots: Option<u64>,
+    /// Number of those that are cuts of explorations, if they can be counted.
+    pub cuts: Option<u64>,
 }
 
 /// One gauge: its name, its help text, and a function that reads it from a pool that is up.
 type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
-const POOL_GAUGES: [PoolGauge; 5] = [
+const POOL_GAUGES: [PoolGauge; 6] = [
     (
         "hostloop_pool_size_bytes",
         "Size of the filesystem the pool is on",
@@ -108,6 +121,11 @@ const POOL_GAUGES: [PoolGauge; 5] = [
     ("hostloop_pool_snapshots", "Snapshots in the pool", |p| {
         p.snapshots
     }),
+    (
+        "hostloop_pool_cuts",
+        "Snapshots in the pool that are cuts of explorations",
+        |p| p.cuts,
+    ),
 ];
 
 type PoolLabels = [(&'static str, String); 1];
@@ -186,6 +204,7 @@ mod tests {
             up: true,
             volumes: Some(0),
             snapshots: Some(0),
+            cuts: Some(0),
             ..PoolGauges::default()
         };
         let mut text = String::new();
@@ -236,6 +255,7 @@ mod tests {
                 available_bytes: 50,
                 volumes: Some(2),
                 snapshots: Some(1),
+                cuts: Some(1),
             },
             PoolGauges {
                 name: "gone".into(),
@@ -269,6 +289,7 @@ mod tests {
             ),
             ("hostloop_pool_volumes", "pool=\"fast\"} 2".to_owned()),
             ("hostloop_pool_snapshots", "pool=\"fast\"} 1".to_owned()),
+            ("hostloop_pool_cuts", "pool=\"fast\"} 1".to_owned()),
             ("hostloop_pool_up", "pool=\"gone\"} 0".to_owned()),
         ] {
             let line = format!("{name}{{{rest}");

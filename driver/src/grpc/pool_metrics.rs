@@ -18,6 +18,7 @@ pub(crate) async fn gauges(pools: Arc<Pools>, blocking: &Blocking) -> Vec<PoolGa
 fn read(pools: &Pools) -> Vec<PoolGauges> {
     let volumes = count(pools.volumes().iter().map(|v| v.id.pool()));
     let snapshots = count(pools.snapshots().iter().map(|s| s.id.pool()));
+    let cuts = count(pools.cuts().iter().map(|(_, cut)| cut.id.pool()));
     let looks = pools.look().into_iter();
     let gauges = looks.map(|(slot, look)| {
         let name = slot.spec.name.clone();
@@ -35,6 +36,7 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
             available_bytes: reading.capacity.available,
             volumes: Some(volumes.get(&pool.id()).copied().unwrap_or_default()),
             snapshots: Some(snapshots.get(&pool.id()).copied().unwrap_or_default()),
+            cuts: Some(cuts.get(&pool.id()).copied().unwrap_or_default()),
         }
     });
     gauges.collect()

@@ -8,8 +8,8 @@ use hostloop_events::serve::Request;
 use hostloop_terminal::terminal;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
-use tokio::sync::oneshot;
 
+use super::input_ends;
 use crate::cli::EventsArgs;
 
 /// Why the events can't be printed.
@@ -68,16 +68,6 @@ async fn print(args: &EventsArgs) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Resolves at the end of standard input.
-async fn input_ends() {
-    let (ended, end) = oneshot::channel();
-    std::thread::spawn(move || {
-        let _ended = io::copy(&mut io::stdin(), &mut io::sink());
-        let _ = ended.send(());
-    });
-    let _ = end.await;
 }
 
 /// An event on one line: time, kind, name, subject, and how it went.

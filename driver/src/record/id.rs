@@ -1,4 +1,4 @@
-//! IDs of pools, volumes, snapshots and groups.
+//! IDs of pools, volumes, snapshots, groups and explorations.
 //!
 //! An ID is generated, never taken from a request. It names its pool, so a driver can distinguish
 //! an object of another node from a missing one. IDs in requests are parsed here before they become
@@ -123,6 +123,37 @@ macro_rules! id {
         text_form!($name);
     };
 }
+
+/// The identity of an exploration: many cuts of one volume in one burst. The records of its cuts
+/// name it, and no path does.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(try_from = "String", into = "String")]
+pub struct ExplorationId(Uuid);
+
+impl ExplorationId {
+    /// Generates an ID; later IDs sort after earlier ones.
+    pub fn generate() -> Self {
+        ExplorationId(Uuid::now_v7())
+    }
+}
+
+impl fmt::Display for ExplorationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "exploration-{}", self.0.simple())
+    }
+}
+
+impl FromStr for ExplorationId {
+    type Err = NotAnId;
+
+    fn from_str(s: &str) -> Result<Self, NotAnId> {
+        let uuid = s.strip_prefix("exploration-").ok_or(NotAnId)?;
+        lower_hex(uuid, 32)?;
+        let uuid = Uuid::try_parse(uuid).map_err(|_| NotAnId)?;
+        Ok(ExplorationId(uuid))
+    }
+}
+text_form!(ExplorationId);
 
 id!(VolumeId, "vol");
 id!(SnapshotId, "snap");

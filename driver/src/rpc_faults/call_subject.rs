@@ -3,10 +3,7 @@
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use crate::record::{Parameters, namespace_of};
-
-/// The parameter with the name of a claim, as `--extra-create-metadata` adds it.
-pub(crate) const CLAIM: &str = "csi.storage.k8s.io/pvc/name";
+use crate::record::{CLAIM, Parameters, namespace_of};
 
 /// The parameters with the names of a VolumeSnapshot and a VolumeGroupSnapshot.
 const SNAPSHOTS: [&str; 2] = [

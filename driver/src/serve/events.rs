@@ -2,14 +2,13 @@
 
 use std::path::Path;
 
-use hostloop_controllers::socket::{self, Name};
+use hostloop_controllers::socket::Name;
 use hostloop_controllers::tasks::Tasks;
 use hostloop_events::serve::{Process, serve};
-use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
-use super::process::bind_socket;
+use super::process::listen;
 use crate::cli::EventsSocket;
 
 /// Starts serving, on the socket of the flag or else beside the CSI socket. Without the flag, a
@@ -25,7 +24,7 @@ pub(super) fn start(
     let Some(path) = flag.path(endpoint) else {
         return Ok(None);
     };
-    let (listener, name) = match bind(&path) {
+    let (listener, name) = match listen(&path) {
         Ok(bound) => bound,
         Err(error) if flag.events_socket.is_none() => {
             tracing::warn!(%error, "events are not served");
@@ -39,17 +38,4 @@ pub(super) fn start(
         Ok(())
     });
     Ok(Some(name))
-}
-
-fn bind(path: &Path) -> Result<(UnixListener, Name), Error> {
-    let (listener, name) = bind_socket(path).map_err(Error::Socket)?.into_parts();
-    let listener = UnixListener::from_std(listener);
-    let listener = listener.map_err(|source| {
-        Error::Socket(socket::Error::Io {
-            op: "watch",
-            path: path.to_owned(),
-            source,
-        })
-    })?;
-    Ok((listener, name))
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use hostloop_controllers::socket::{self, Socket};
+use hostloop_controllers::socket::{self, Name, Socket};
 use hostloop_controllers::tasks::Tasks;
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
@@ -21,6 +21,20 @@ pub(super) const GRACE: Duration = Duration::from_secs(25);
 /// Creates a socket, and its directories if they are missing.
 pub(super) fn bind_socket(path: &Path) -> Result<Socket, socket::Error> {
     Socket::bind(path, DirBuilder::new().recursive(true).mode(0o750))
+}
+
+/// Creates a socket, and listens on it. Dropping the name removes the socket.
+pub(super) fn listen(path: &Path) -> Result<(UnixListener, Name), Error> {
+    let (listener, name) = bind_socket(path).map_err(Error::Socket)?.into_parts();
+    let listener = UnixListener::from_std(listener);
+    let listener = listener.map_err(|source| {
+        Error::Socket(socket::Error::Io {
+            op: "watch",
+            path: path.to_owned(),
+            source,
+        })
+    })?;
+    Ok((listener, name))
 }
 
 /// Serves `--http-endpoint`, if it is given.

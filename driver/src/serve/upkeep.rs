@@ -7,6 +7,7 @@ use hostloop_controllers::tasks::Tasks;
 use tokio_util::sync::CancellationToken;
 
 use crate::blocking::Blocking;
+use crate::grpc::Server;
 use crate::node::{Node, ReadOnlyCaches};
 use crate::storage::Pools;
 
@@ -14,6 +15,8 @@ use crate::storage::Pools;
 const SEARCH: Duration = Duration::from_secs(5);
 /// How often the driver looks for writes below read-only targets of block volumes.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How often the driver looks for cuts that have expired.
+const EXPIRY: Duration = Duration::from_secs(30);
 
 /// The reason of a task's end if its work panicked.
 const PANICKED: &str = "its thread panicked: the log has the panic before this line";
@@ -34,6 +37,22 @@ pub fn start(
     }
     let settle = settle_groups(pools.clone(), blocking.clone(), stop.clone());
     tasks.start("settling groups", settle);
+}
+
+/// Starts to delete cuts that have expired, at once and every now and then until `stop`. It needs no
+/// flag: an earlier process may have taken them.
+pub fn start_expiry(server: &Server, stop: &CancellationToken, tasks: &mut Tasks) {
+    let expire = expire_cuts(server.clone(), stop.clone());
+    tasks.start("deleting expired cuts", expire);
+}
+
+async fn expire_cuts(server: Server, stop: CancellationToken) -> Result<(), String> {
+    loop {
+        stop.run_until_cancelled(server.drop_expired_cuts()).await;
+        if !has_waited(EXPIRY, &stop).await {
+            return Ok(());
+        }
+    }
 }
 
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has

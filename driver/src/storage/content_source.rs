@@ -18,6 +18,8 @@ use crate::record::now_ns;
 
 mod live_clone;
 
+pub(super) use live_clone::CloneTime;
+
 /// A volume or snapshot that exists, as the source of a copy.
 #[derive(Clone, Debug)]
 pub enum LocatedSource {

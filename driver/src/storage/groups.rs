@@ -141,6 +141,7 @@ fn commit<'a>(
                 group: Some(record.id),
                 taken_ns: record.created_ns,
                 consistency: Consistency::Frozen,
+                cut: None,
             };
             members.push(shot.commit(&fields)?);
         }

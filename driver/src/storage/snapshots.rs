@@ -15,11 +15,14 @@ use super::reservation::Reservation;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId};
 use super::{SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
 use crate::kernel::{extents, file, wanted};
-use crate::record::{Consistency, Parameters, SCHEMA};
+use crate::record::{Consistency, CutMark, Parameters, SCHEMA};
 
+mod cuts;
 mod powercut;
 #[cfg(test)]
 mod tests;
+
+pub use cuts::{CutError, TakenCut};
 
 /// A copied snapshot without a record. Dropping it removes it.
 pub(super) struct Shot<'a> {
@@ -79,6 +82,7 @@ impl<'a> Shot<'a> {
             provisioning: self.volume.settings.provisioning,
             allocated_bytes: file::allocated_bytes(&self.image)?,
             consistency: fields.consistency,
+            cut: fields.cut,
         };
         self.incoming.commit(&record, None)?;
         let (pool, record) = (self.pool, Arc::new(record));
@@ -178,6 +182,7 @@ pub(super) struct SnapshotFields<'a> {
     pub(super) group: Option<GroupId>,
     pub(super) taken_ns: u64,
     pub(super) consistency: Consistency,
+    pub(super) cut: Option<CutMark>,
 }
 
 impl Pools {
@@ -197,6 +202,7 @@ impl Pools {
             group: None,
             taken_ns,
             consistency: Consistency::Frozen,
+            cut: None,
         };
         let shot = shots
             .into_iter()

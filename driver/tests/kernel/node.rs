@@ -4,6 +4,7 @@
 mod behind;
 mod copies;
 mod crashes;
+mod cuts;
 mod failed;
 mod faults;
 mod growth;

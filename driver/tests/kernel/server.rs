@@ -3,6 +3,7 @@
 
 mod calls;
 mod copies;
+mod cuts;
 mod descriptors;
 mod events;
 mod gate;

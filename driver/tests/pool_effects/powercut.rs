@@ -1,6 +1,6 @@
 //! Snapshots that are power cuts: an error, or the death of the process, at each of their effects.
 
-use hostloop_driver::storage::Consistency;
+use hostloop_driver::storage::{Consistency, CutMark, ExplorationId, SnapshotId};
 
 use super::*;
 
@@ -73,5 +73,51 @@ fn a_death_at_every_effect_of_a_power_cut() {
         let entries = world.site.entries();
         let all = volumes.len() + snapshots.len() + groups.len();
         assert_eq!(entries.len(), all, "{context}: {entries:?}");
+    }
+}
+
+/// A world with a cut.
+fn world_with_a_cut() -> (World, SnapshotId) {
+    let world = cloning_world();
+    let mark = CutMark {
+        exploration: ExplorationId::generate(),
+        number: 1,
+        expires_ns: 1,
+    };
+    let cut = world.pools().take_cut(&world.mounted, mark).unwrap();
+    (world, cut.record.id)
+}
+
+fn keep(world: &World, cut: &SnapshotId) -> Result<()> {
+    world.pools().keep_cut(cut).map(drop)
+}
+
+/// The cut has its mark or not, and is never anything else.
+#[test]
+fn an_error_or_a_death_at_every_effect_of_keeping_a_cut() {
+    let _scenario = fail::FailScenario::setup();
+    let (world, cut) = world_with_a_cut();
+    let effects = effects_of(|| keep(&world, &cut));
+    assert!(effects > 0);
+    drop(world);
+    for n in 0..effects {
+        for failing in ["1*return(ENOSPC)->off", "return(EIO)"] {
+            let (mut world, cut) = world_with_a_cut();
+            let before = world.pools().snapshot(&cut).unwrap();
+            fail::cfg("effect", &format!("{n}*off->{failing}")).unwrap();
+            let done = keep(&world, &cut);
+            fail::remove("effect");
+            let context = format!("effect {n} of {effects}, {failing}: {done:?}");
+            assert!(done.is_err(), "{context}");
+            assert_eq!(world.pools().snapshot(&cut).unwrap(), before, "{context}");
+            world.restart(&context);
+            let next = world.pools().snapshot(&cut).unwrap();
+            let mut marked = (*next).clone();
+            marked.cut = before.cut;
+            assert_eq!(marked, *before, "{context}");
+            keep(&world, &cut).unwrap();
+            world.restart(&context);
+            assert_eq!(world.pools().snapshot(&cut).unwrap().cut, None, "{context}");
+        }
     }
 }

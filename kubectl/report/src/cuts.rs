@@ -74,7 +74,7 @@ pub enum CutsLine {
     Refused { error: String },
 }
 
-/// An exploration whose cuts are about to be taken.
+/// An exploration that is about to take its cuts.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BegunExploration {
     /// The exploration's ID, in the records of its cuts.

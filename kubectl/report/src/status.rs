@@ -65,6 +65,17 @@ pub struct PoolReport {
     pub volumes: usize,
     /// Number of snapshots in the pool.
     pub snapshots: usize,
+    /// The cuts among the snapshots; null without any, and from earlier versions.
+    pub cuts: Option<CutUsage>,
+}
+
+/// The cuts of crash explorations in a pool.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CutUsage {
+    /// Number of cuts.
+    pub count: usize,
+    /// Bytes promised to them at most. Blocks that they share count for each.
+    pub promised_bytes: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -153,8 +164,21 @@ pub struct SnapshotReport {
     pub group: Option<String>,
     /// `frozen`, or `powercut` for what a power cut would have left; null from earlier versions.
     pub consistency: Option<Word>,
+    /// The mark of a cut; null for other snapshots, and from earlier versions.
+    pub cut: Option<CutMark>,
     /// The point in time that the snapshot shows.
     pub created_ns: u64,
+}
+
+/// What makes a snapshot a cut: it is one of many of a crash exploration, and expires.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct CutMark {
+    /// The exploration's ID.
+    pub exploration: String,
+    /// Its number in the exploration, from 1.
+    pub number: u32,
+    /// When the driver deletes it.
+    pub expires_ns: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]

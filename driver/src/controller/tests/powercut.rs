@@ -5,6 +5,7 @@ use hostloop_proto::csi;
 
 use super::bench::*;
 use crate::controller::{Config, Controller, Result};
+use crate::storage::{CutMark, ExplorationId};
 
 const POWERCUT: &str = "consistency=powercut";
 
@@ -81,6 +82,28 @@ fn one_name_is_never_a_power_cut_and_a_frozen_snapshot() {
         }
         bench = bench.restart(|_| {});
     }
+}
+
+/// It would expire. By its ID, it is a snapshot like any other.
+#[test]
+fn the_name_of_a_cut_is_taken_until_it_is_kept() {
+    let bench = bench(true);
+    let volume = bench.create("a");
+    bench.stage(&volume);
+    let mark = CutMark {
+        exploration: ExplorationId::generate(),
+        number: 1,
+        expires_ns: u64::MAX,
+    };
+    let pools = &bench.controller.pools;
+    let cut = pools.take_cut(&volume.parse().unwrap(), mark).unwrap();
+    let (id, name) = (cut.record.id.to_string(), cut.record.name.clone());
+    assert_eq!(bench.snapshot_ids(&id, "").unwrap(), [id.clone()]);
+    assert_answer(taken(&bench, &name, &volume, POWERCUT), "AlreadyExists");
+    bench.create_from("b", of_snapshot(&id)).unwrap();
+    pools.keep_cut(&cut.record.id).unwrap();
+    let again = taken(&bench, &name, &volume, POWERCUT).unwrap();
+    assert_eq!(again.snapshot_id, id);
 }
 
 fn request(volume: &str) -> csi::CreateSnapshotRequest {

@@ -56,9 +56,7 @@ const SNAPSHOT: [Cell<SnapshotReport>; 9] = [
     }),
     (numbers("SIZE"), |s, _| bytes(s.size_bytes)),
     (numbers("ON DISK"), |s, _| size(s.allocated_bytes)),
-    (words("TAKEN"), |s, _| {
-        or_dash(s.consistency.as_deref().map(str::to_owned))
-    }),
+    (words("TAKEN"), |s, _| taken(s)),
     (long("GROUP", 8), |s, _| or_dash(s.group.clone())),
     (numbers("AGE"), |s, now_ns| age(s.created_ns, now_ns)),
 ];
@@ -70,6 +68,14 @@ const GROUP: [Cell<GroupReport>; 5] = [
     (numbers("SNAPSHOTS"), |g, _| g.snapshots.len().to_string()),
     (numbers("AGE"), |g, now_ns| age(g.created_ns, now_ns)),
 ];
+
+/// How a snapshot was taken. A cut has its number in the exploration.
+fn taken(s: &SnapshotReport) -> String {
+    match &s.cut {
+        Some(cut) => format!("cut {}", cut.number),
+        None => or_dash(s.consistency.as_deref().map(str::to_owned)),
+    }
+}
 
 /// Describes the use of a volume in a word or two.
 fn usage(v: &VolumeReport) -> String {
@@ -166,6 +172,15 @@ mod tests {
         assert_eq!(usage(volume), "fault gone");
         volume.fault = None;
         assert_eq!(usage(volume), "-");
+    }
+
+    #[test]
+    fn a_cut_shows_its_number() {
+        let mut scene = scene::Scene::new();
+        let of = |scene: &scene::Scene| taken(&report_of(scene.survey()).snapshots[0]);
+        assert_eq!(of(&scene), "frozen");
+        scene.set_cut();
+        assert_eq!(of(&scene), "cut 7");
     }
 
     /// Adds a text to each text in a value.

@@ -1,8 +1,8 @@
 //! Makes the report of `hostloop status` from a survey.
 
 use hostloop_report::status::{
-    GroupReport, LoopReport, MountReport, PoolReport, Report, SnapshotReport, VolumeFault,
-    VolumeReport,
+    CutMark, CutUsage, GroupReport, LoopReport, MountReport, PoolReport, Report, SnapshotReport,
+    VolumeFault, VolumeReport,
 };
 
 use crate::diagnose::volume::has_stopped;
@@ -71,7 +71,21 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
         promised_bytes: contents.map(Contents::promised_bytes),
         volumes: contents.map_or(0, |c| c.volumes.len()),
         snapshots: contents.map_or(0, |c| c.snapshots.len()),
+        cuts: contents.and_then(cuts),
     }
+}
+
+/// The cuts in a pool; `None` without any.
+fn cuts(contents: &Contents) -> Option<CutUsage> {
+    let snapshots = readable(&contents.snapshots).map(|(snapshot, _)| snapshot);
+    let cuts: Vec<&SnapshotRecord> = snapshots.filter(|s| s.cut.is_some()).collect();
+    let promised = cuts
+        .iter()
+        .map(|cut| cut.allocated_bytes.min(cut.size_bytes));
+    (!cuts.is_empty()).then(|| CutUsage {
+        count: cuts.len(),
+        promised_bytes: promised.fold(0, u64::saturating_add),
+    })
 }
 
 /// The name of a pool's kind in the output.
@@ -179,6 +193,11 @@ fn snapshot(
         written_ns: image.map(|i| i.written_ns),
         group: s.group.map(|g| g.to_string()),
         consistency: Some(s.consistency.as_str().into()),
+        cut: s.cut.map(|cut| CutMark {
+            exploration: cut.exploration.to_string(),
+            number: cut.number,
+            expires_ns: cut.expires_ns,
+        }),
         created_ns: s.created_ns,
     }
 }
@@ -278,6 +297,25 @@ mod tests {
             assert_eq!(report.volumes[0].fault.as_ref(), Some(&expected));
             assert_eq!(report.volumes[1].fault, None);
         }
+    }
+
+    #[test]
+    fn cuts_are_counted_until_they_are_kept() {
+        let mut scene = scene::Scene::new();
+        let report = report_of(scene.survey());
+        assert_eq!(
+            (&report.pools[0].cuts, &report.snapshots[0].cut),
+            (&None, &None)
+        );
+        scene.set_cut();
+        let report = report_of(scene.survey());
+        let usage = CutUsage {
+            count: 1,
+            promised_bytes: 4096,
+        };
+        assert_eq!(report.pools[0].cuts, Some(usage));
+        let mark = report.snapshots[0].cut.as_ref().unwrap();
+        assert_eq!((mark.number, mark.expires_ns), (7, 1));
     }
 
     #[test]

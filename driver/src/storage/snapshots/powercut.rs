@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::SnapshotFields;
-use crate::record::{Consistency, Parameters};
+use crate::record::{Consistency, CutMark, Parameters};
+use crate::storage::content_source::CloneTime;
 use crate::storage::{Pools, Result, SnapshotRecord, VolumeId};
 
 #[cfg(test)]
@@ -19,26 +20,39 @@ impl Pools {
         name: &str,
         parameters: &Parameters,
     ) -> Result<Arc<SnapshotRecord>> {
-        let pool = self.with_id(volume.pool())?;
-        pool.index.read().snapshots.check_unused(name)?;
-        pool.check_clones_live()?;
-        let mut shot = self.prepare(&pool, volume, parameters)?;
-        let taken_ns = self.clone_live(&shot.job, &shot.image)?;
-        shot.settle(self, parameters)?;
-        shot.sync(true)?;
-        let fields = SnapshotFields {
-            name: name.to_owned(),
-            parameters,
-            group: None,
-            taken_ns,
-            consistency: Consistency::Powercut,
-        };
-        let taken = shot.commit(&fields)?.publish();
+        let (taken, _) = self.cut_power(volume, name, parameters, None)?;
         tracing::info!(
             volume = %taken.source,
             snapshot = %taken.id,
             "took a snapshot that is a power cut: nothing was frozen or flushed"
         );
         Ok(taken)
+    }
+
+    /// Takes a snapshot that is a power cut, with the mark of a cut if it is one of an exploration.
+    pub(super) fn cut_power(
+        &self,
+        volume: &VolumeId,
+        name: &str,
+        parameters: &Parameters,
+        cut: Option<CutMark>,
+    ) -> Result<(Arc<SnapshotRecord>, CloneTime)> {
+        let pool = self.with_id(volume.pool())?;
+        pool.index.read().snapshots.check_unused(name)?;
+        pool.check_clones_live()?;
+        let mut shot = self.prepare(&pool, volume, parameters)?;
+        let cloned = self.clone_live(&shot.job, &shot.image)?;
+        shot.settle(self, parameters)?;
+        shot.sync(true)?;
+        let fields = SnapshotFields {
+            name: name.to_owned(),
+            parameters,
+            group: None,
+            taken_ns: cloned.taken_ns,
+            consistency: Consistency::Powercut,
+            cut,
+        };
+        let taken = shot.commit(&fields)?.publish();
+        Ok((taken, cloned))
     }
 }

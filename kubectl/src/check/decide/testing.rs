@@ -179,6 +179,7 @@ pub(super) fn machine() -> Machine {
             promised_bytes: Some(0),
             volumes: 0,
             snapshots: 0,
+            cuts: None,
         }]),
         report: Ok(MachineReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -3,6 +3,24 @@
  * HOSTLOOP_WRITE_DOCS=1.
  */
 
+/** What makes a snapshot a cut: it is one of many of a crash exploration, and expires. */
+export interface CutMark {
+  /** When the driver deletes it. */
+  expires_ns: number;
+  /** The exploration's ID. */
+  exploration: string;
+  /** Its number in the exploration, from 1. */
+  number: number;
+}
+
+/** The cuts of crash explorations in a pool. */
+export interface CutUsage {
+  /** Number of cuts. */
+  count: number;
+  /** Bytes promised to them at most. Blocks that they share count for each. */
+  promised_bytes: number;
+}
+
 export interface GroupReport {
   /** The point in time that the snapshots show. */
   created_ns: number;
@@ -189,6 +207,8 @@ export type Op = "set" | "delete";
 export interface PoolReport {
   /** The part of the free space that volumes may use. */
   available_bytes: number | null;
+  /** The cuts among the snapshots; null without any, and from earlier versions. */
+  cuts: CutUsage | null;
   /** Free space of the pool's filesystem, including what it reserves for root. */
   free_bytes: number | null;
   /** The filesystem type, by the kernel's name. */
@@ -344,6 +364,8 @@ export interface SnapshotReport {
   consistency: string | null;
   /** The point in time that the snapshot shows. */
   created_ns: number;
+  /** The mark of a cut; null for other snapshots, and from earlier versions. */
+  cut: CutMark | null;
   /** The group snapshot of which this is a member. */
   group: string | null;
   /** The snapshot's ID. */

@@ -11,8 +11,8 @@ use crate::inspect::inventory::{
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
 use crate::record::FaultRecord;
 use crate::storage::{
-    Consistency, Format, FreezeIntent, GroupId, GroupRecord, PoolId, PoolKind, Provisioning,
-    SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
+    Consistency, CutMark, ExplorationId, Format, FreezeIntent, GroupId, GroupRecord, PoolId,
+    PoolKind, Provisioning, SnapshotId, SnapshotRecord, Stage, VolumeId, VolumeRecord,
 };
 use crate::testkit::{edit_loops, mounted, raw, record_of, stage_at};
 
@@ -100,6 +100,7 @@ impl Scene {
             provisioning: Provisioning::Thin,
             allocated_bytes: 4096,
             consistency: Consistency::Frozen,
+            cut: None,
         };
         let group = GroupRecord {
             schema: 1,
@@ -191,6 +192,19 @@ impl Scene {
 
     fn leave_frozen(&mut self) {
         self.volume(0).freeze = Some(FreezeIntent { since_ns: 1 });
+    }
+
+    /// Makes a cut of the snapshot, which has expired.
+    pub(crate) fn set_cut(&mut self) {
+        self.contents().groups.clear();
+        let snapshot = self.snapshot();
+        snapshot.group = None;
+        snapshot.consistency = Consistency::Powercut;
+        snapshot.cut = Some(CutMark {
+            exploration: ExplorationId::generate(),
+            number: 7,
+            expires_ns: 1,
+        });
     }
 
     /// Gives the first volume this fault in its record.
@@ -366,6 +380,14 @@ fn only_a_device_that_the_driver_attached_counts_as_changed() {
     }
     let kinds: Vec<ProblemKind> = scene.check().iter().map(|p| p.kind).collect();
     assert_eq!(kinds, [ProblemKind::LoopUnused]);
+}
+
+/// The driver deletes one that has expired, soon after its next start.
+#[test]
+fn a_cut_is_an_ordinary_snapshot() {
+    let mut scene = Scene::new();
+    scene.set_cut();
+    assert_eq!(scene.check(), []);
 }
 
 #[test]
