@@ -328,6 +328,30 @@ fn a_power_cut_is_one_by_what_its_node_reports() {
     assert!(cuts.next().is_none());
 }
 
+/// A cut that has become a snapshot is one, whatever its node says of it.
+#[test]
+fn cuts_of_explorations_are_no_snapshots() {
+    let cut = |id: &str| {
+        let mut cut = snapshot_on_node(id);
+        cut["cut"] = json!({"exploration": "exploration-1", "number": 7, "expires_ns": 9});
+        cut
+    };
+    let nodes = [node(
+        "n1",
+        pool("open", None),
+        &[],
+        &[cut("snap-a"), cut("snap-cut")],
+    )];
+    let report = joined(&objects(), &nodes, None);
+    let handles: Vec<&str> = report
+        .snapshots
+        .iter()
+        .map(|row| word(&row.handle))
+        .collect();
+    assert!(handles.contains(&"snap-a"), "{handles:?}");
+    assert!(!handles.contains(&"snap-cut"), "{handles:?}");
+}
+
 #[test]
 fn the_node_of_a_volume() {
     let of = |expression: Value, labels: Value| {
