@@ -62,7 +62,7 @@ pub(super) async fn clean_up(
 ) -> Result<CleanedUp, CleanUpError> {
     let found = Leftovers::of(cluster, &selector_of_all()).await?;
     let explorations = found.explorations();
-    let objects = remove(cluster, &selector_of_all(), timeout).await?;
+    let objects = remove(cluster, &selector_of_all(), &BTreeSet::new(), timeout).await?;
     let cuts = drop_cuts(cluster, &explorations).await?;
     let kept = ListParams::default().labels(KEPT);
     let snapshots: Api<VolumeSnapshot> = cluster.namespaced(Some(&cluster.namespace));
@@ -75,10 +75,12 @@ pub(super) async fn clean_up(
     })
 }
 
-/// Deletes the objects that a selector selects, until none is left. Returns how many there were.
+/// Deletes the objects that a selector selects, until none is left but snapshots with these names and
+/// their contents. Returns how many there were.
 pub(super) async fn remove(
     cluster: &Cluster,
     selector: &str,
+    kept: &BTreeSet<String>,
     timeout: Duration,
 ) -> Result<usize, CleanUpError> {
     let started = Instant::now();
@@ -86,6 +88,7 @@ pub(super) async fn remove(
     loop {
         let is_late = started.elapsed() >= timeout;
         let left = persist(timeout, async || Leftovers::of(cluster, selector).await).await?;
+        let left = left.without(kept);
         let left_names = left.names();
         if left_names.is_empty() {
             return Ok(names.len());
@@ -127,6 +130,15 @@ impl Leftovers {
             snapshots: served(snapshots)?,
             contents,
         })
+    }
+
+    /// Those that are not kept.
+    fn without(mut self, kept: &BTreeSet<String>) -> Leftovers {
+        self.snapshots
+            .retain(|snapshot| !kept.contains(&snapshot.name_any()));
+        self.contents
+            .retain(|content| !kept.contains(&content.name_any()));
+        self
     }
 
     /// The IDs of the explorations that have them.

@@ -39,9 +39,9 @@ impl ExplorationId {
         &self.0
     }
 
-    /// Selects the objects that the exploration does not keep.
+    /// Selects the objects of the exploration.
     pub(super) fn selector(&self) -> String {
-        format!("{EXPLORATION}={},!{KEPT}", self.0)
+        format!("{EXPLORATION}={}", self.0)
     }
 
     /// The name of the objects of a cut: `explore-CLAIM-EXPLORATION-NUMBER`. The name of a Job is a

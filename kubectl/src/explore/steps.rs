@@ -1,6 +1,7 @@
 //! The steps of an exploration, and what they have found so far.
 
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 
 use futures::StreamExt;
 use hostloop_report::cuts::{CutsLine, EndedExploration, TakenCut};
@@ -139,7 +140,8 @@ impl<N: CutNode> Steps<'_, N> {
         Ok(())
     }
 
-    /// Deletes the objects and the cuts that are not kept.
+    /// Deletes the objects and the cuts, but for the snapshots that the report names. A check that was
+    /// given up may have kept another one.
     pub(super) async fn clean_up(&self) -> Result<(), Error> {
         let exploration = self.found.borrow().exploration.clone();
         let Some(exploration) = exploration else {
@@ -149,11 +151,22 @@ impl<N: CutNode> Steps<'_, N> {
         // A request that was given up may still be carried out.
         sleep(PAUSE).await;
         let selector = exploration.selector();
-        let removed = clean_up::remove(self.cluster, &selector, self.args.timeout).await;
+        let kept = self.kept(&exploration);
+        let removed = clean_up::remove(self.cluster, &selector, &kept, self.args.timeout).await;
         let dropped = self.node.drop_all(exploration.as_str()).await;
         removed?;
         dropped.map_err(|error| Error::CutsLeft(error.to_string()))?;
         Ok(())
+    }
+
+    /// The names of the snapshots that stay.
+    fn kept(&self, exploration: &ExplorationId) -> BTreeSet<String> {
+        let found = self.found.borrow();
+        let others = found.checked.iter();
+        others
+            .filter(|(_, result)| *result != CutResult::Passed)
+            .map(|(number, _)| exploration.name(&self.claim.name, *number))
+            .collect()
     }
 
     fn say(&self, text: &str) {

@@ -365,6 +365,29 @@ async fn steps_that_are_given_up_leave_nothing() {
     assert_eq!(node.calls.borrow().last(), Some(&dropped()));
 }
 
+/// Only the report says what is kept, and the check of this one was given up.
+#[tokio::test(start_paused = true)]
+async fn a_snapshot_that_no_report_names_goes() {
+    let (api, node) = (server(|_| Some(true), true), node(10));
+    let metadata = |namespace: Option<&str>| {
+        json!({"name": "explore-data-01234567-0099", "namespace": namespace, "labels": {
+            "hostloop.csi.dev/exploration": exploration().as_str(), KEPT: "true",
+        }})
+    };
+    api.put(
+        json!({"kind": "VolumeSnapshot", "metadata": metadata(Some("demo")),
+        "spec": {"source": {}}}),
+    );
+    api.put(
+        json!({"kind": "VolumeSnapshotContent", "metadata": metadata(None), "spec": {
+            "driver": "hostloop.csi.dev", "deletionPolicy": "Delete", "source": {},
+            "volumeSnapshotRef": {"namespace": "demo"},
+        }}),
+    );
+    explored_by(&api, &node, "").await.unwrap();
+    assert_eq!(left(&api), [""; 0]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_log_of_a_check_is_in_the_report() {
     let (api, node) = (server(|_| Some(false), true), node(1));
