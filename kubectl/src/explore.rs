@@ -97,7 +97,7 @@ pub struct Args {
     cuts: u32,
 
     /// The time from one cut to the next, from 10ms to 1m
-    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = every)]
+    #[arg(long, value_name = "DURATION", default_value = "100ms", value_parser = interval)]
     every: Duration,
 
     /// How many checks run at the same time
@@ -206,10 +206,10 @@ fn because(why: &str) -> String {
 }
 
 /// The time between two cuts.
-fn every(word: &str) -> Result<Duration, String> {
-    let every = duration::parse(word)?;
-    if (MIN_EVERY..=MAX_EVERY).contains(&every) {
-        Ok(every)
+fn interval(word: &str) -> Result<Duration, String> {
+    let interval = duration::parse(word)?;
+    if (MIN_EVERY..=MAX_EVERY).contains(&interval) {
+        Ok(interval)
     } else {
         Err("cuts are taken every 10ms to 1m".to_owned())
     }

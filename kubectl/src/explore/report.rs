@@ -148,7 +148,7 @@ fn why_it_ended(
     Some(match ended {
         Some(ended) => {
             let why = ended.why.as_deref().unwrap_or_default();
-            let words = [ended.outcome.as_ref(), why];
+            let words = [&*ended.outcome, why];
             let words = words.into_iter().filter(|word| !word.is_empty());
             words.collect::<Vec<_>>().join(": ")
         }

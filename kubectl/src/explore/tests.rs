@@ -235,8 +235,9 @@ async fn cuts_that_fail_are_kept() {
     ];
     assert_eq!(calls[..3], expected);
     // A clean-up leaves them, too.
-    let cleaned = clean_up::clean_up(&cluster_of(&api), Duration::from_secs(9));
-    assert_eq!(cleaned.await.unwrap().kept.len(), 2);
+    let cluster = cluster_of(&api);
+    let cleaned = clean_up::clean_up(&cluster, Duration::from_secs(9)).await;
+    assert_eq!(cleaned.unwrap().kept.len(), 2);
 }
 
 #[tokio::test(start_paused = true)]
@@ -428,7 +429,7 @@ fn lines_of_a_clean_up() {
 #[case::slower("61s", false)]
 #[case::unit("100", false)]
 fn times_between_cuts(#[case] word: &str, #[case] is_taken: bool) {
-    assert_eq!(every(word).is_ok(), is_taken);
+    assert_eq!(interval(word).is_ok(), is_taken);
 }
 
 /// An exploration needs a claim and a check, and a clean-up neither.
