@@ -192,6 +192,18 @@ mod tests {
         assert!(error.starts_with(expected), "{error}");
     }
 
+    #[rstest]
+    #[case::shell(include_str!("../../../deploy/examples/explore/check.yaml"))]
+    #[case::sqlite(include_str!("../../../deploy/examples/explore/sqlite-check.yaml"))]
+    #[case::postgresql(include_str!("../../../deploy/examples/explore/postgresql-check.yaml"))]
+    fn examples(#[case] text: &str) {
+        let template = CheckTemplate::parse(text).unwrap();
+        let job: Job = read(template.job("name", "demo", &exploration(), 7));
+        let pod = job.spec.unwrap().template.spec.unwrap();
+        let claim = pod.volumes.unwrap()[0].persistent_volume_claim.clone();
+        assert_eq!(claim.unwrap().claim_name, "name");
+    }
+
     #[test]
     fn a_job_for_a_cut() {
         let template = CheckTemplate::parse(TEMPLATE).unwrap();
