@@ -18,6 +18,7 @@ fn with_forms(arg: Arg) -> Arg {
     arg.action(ArgAction::Set)
         .value_parser(BoolishValueParser::new())
         .num_args(0..=1)
+        .require_equals(true)
         .default_missing_value("true")
         .hide_possible_values(true)
 }

@@ -82,40 +82,20 @@ pub struct Options {
 
     /// Send only the topology of the selected node in CreateVolume, not those of other nodes as
     /// well
-    #[arg(
-        long,
-        value_name = "BOOL",
-        require_equals = true,
-        default_value = "false"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     pub strict_topology: bool,
 
     /// Send all known topologies to the driver if a volume may be anywhere
-    #[arg(
-        long,
-        value_name = "BOOL",
-        require_equals = true,
-        default_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     pub immediate_topology: bool,
 
     /// Mark volumes as read-only if ReadOnlyMany is their only access mode
-    #[arg(
-        long,
-        value_name = "BOOL",
-        require_equals = true,
-        default_value = "false"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "false")]
     pub controller_publish_readonly: bool,
 
     /// Reject a restore with another volume mode than the snapshot's source, unless the content
     /// allows it
-    #[arg(
-        long,
-        value_name = "BOOL",
-        require_equals = true,
-        default_value = "true"
-    )]
+    #[arg(long, value_name = "BOOL", default_value = "true")]
     pub prevent_volume_mode_conversion: bool,
 }
 

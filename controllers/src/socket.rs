@@ -82,9 +82,12 @@ impl Socket {
         Ok(Socket { name, listener })
     }
 
-    /// Splits into the non-blocking listener and its name. Drop the name to accept no new clients.
-    pub fn into_parts(self) -> (UnixListener, Name) {
-        (self.listener, self.name)
+    /// The listener, which the runtime of the caller watches, and its name. Drop the name to accept no
+    /// new clients.
+    pub fn watched(self) -> Result<(tokio::net::UnixListener, Name), Error> {
+        let listener = tokio::net::UnixListener::from_std(self.listener);
+        let listener = listener.map_err(failed("watch", self.name.path()))?;
+        Ok((listener, self.name))
     }
 }
 

@@ -34,20 +34,11 @@ impl Tasks {
     }
 
     /// Starts a task that can't fail.
-    pub(crate) fn keep(
-        &mut self,
-        role: &'static str,
-        work: impl Future<Output = ()> + Send + 'static,
-    ) {
+    pub fn keep(&mut self, role: &'static str, work: impl Future<Output = ()> + Send + 'static) {
         self.start(role, async move {
             work.await;
             Ok(())
         });
-    }
-
-    /// True if all tasks have ended.
-    pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
     }
 
     /// Waits for the next task that ends. Without tasks, it waits forever.

@@ -61,6 +61,21 @@ pub(crate) fn namespace_of(parameters: &Parameters) -> &str {
         .map_or("", String::as_str)
 }
 
+/// The parameter that says how many deleted snapshots of a volume keep their images.
+pub(crate) const KEEP_DELETED_BASES: &str = "keepDeletedBases";
+
+/// The largest number in [`KEEP_DELETED_BASES`].
+pub(crate) const MOST_DELETED_BASES: usize = 8;
+
+/// Reads the value of [`KEEP_DELETED_BASES`]; `None` if it is not a number from 0 to
+/// [`MOST_DELETED_BASES`].
+pub(crate) fn deleted_bases(value: &str) -> Option<usize> {
+    let digits = value.bytes().all(|b| b.is_ascii_digit());
+    let number = value.parse().ok().filter(|n| *n <= MOST_DELETED_BASES);
+    // `parse` would accept a leading plus.
+    number.filter(|_| digits)
+}
+
 /// The record of a volume. A node may have ten thousand of them in memory, so fields that many
 /// volumes have in common are shared, and fields that few volumes have are boxed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]

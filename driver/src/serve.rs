@@ -14,7 +14,6 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
 
-use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use hostloop_controllers::cli::Args as ControllerArgs;
@@ -52,7 +51,7 @@ pub mod upkeep;
 use config::ServeSettings;
 use controllers::{Controllers, RunningControllers};
 use http_endpoint::ReportedComponents;
-use process::{GRACE, bind_socket, fault_injector, follow_faults, show};
+use process::{GRACE, fault_injector, follow_faults, listen, show};
 use signals::Signals;
 
 pub use error::Error;
@@ -236,16 +235,14 @@ async fn work(
     served
 }
 
-/// Opens the socket and starts the CSI services on it. Drop the name to accept no new clients.
+/// Opens the socket and starts the CSI services on it.
 fn start_services(
     endpoint: &Path,
     server: &Server,
     stop: &CancellationToken,
     roles: &mut Tasks,
 ) -> Result<Name, Error> {
-    let (listener, name) = bind_socket(endpoint)?.into_parts();
-    let listener = UnixListener::from_std(listener)
-        .map_err(|error| Error::Start("watching the socket", error))?;
+    let (listener, name) = listen(endpoint)?;
     let (server, stop) = (server.clone(), stop.clone());
     roles.start("the CSI services", async move {
         let connections = grpc_server::connections(listener, descriptors::csi_connections());
@@ -272,9 +269,7 @@ async fn finish(
     stop.cancel();
     // Calls that wait for others end now, and the server waits only for those that run.
     server.locks().close();
-    while !roles.is_empty() {
-        roles.next().await;
-    }
+    roles.finish().await;
     server.locks().drained().await;
     let pools = server.pools().clone();
     let blocking = server.blocking();

@@ -21,6 +21,7 @@ mod growths;
 pub mod image_stat;
 mod index;
 mod joined_read;
+mod kept_bases;
 pub(crate) mod layers;
 mod layout;
 mod lineage;

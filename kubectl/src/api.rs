@@ -19,7 +19,7 @@ mod objects;
 mod readable;
 
 pub use error::ApiError;
-pub(super) use error::{Call, error_chain, resource};
+pub(super) use error::{Call, resource};
 pub(super) use objects::Objects;
 pub(super) use readable::Readable;
 

@@ -9,7 +9,9 @@ use super::api::{self, ApiError, Namespaced};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
-use super::volume_objects::{VolumeObjects, bound_volume, content_name, inline_volumes};
+use super::volume_objects::{
+    VolumeObjects, bound_volume, class_name, content_name, inline_volumes,
+};
 
 /// The namespace of events about objects without one.
 const EVENTS_OF_CLUSTER: &str = "default";
@@ -17,10 +19,7 @@ const EVENTS_OF_CLUSTER: &str = "default";
 /// Reads a claim of the namespace, its volume and its snapshots. Without the claim, the result has
 /// no objects.
 pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     read_claim(cluster, name, &mut objects).await?;
     if objects.claims.is_empty() {
         return Ok(objects);
@@ -40,10 +39,7 @@ pub(super) async fn gather_snapshot(
     cluster: &Cluster,
     name: &str,
 ) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     let snapshot = api::get(&beside(cluster), name).await;
     objects.snapshots = objects.noted_if_about_one_kind(snapshot.map(Vec::from_iter))?;
     let Some(snapshot) = objects.snapshots.first() else {
@@ -59,10 +55,7 @@ pub(super) async fn gather_snapshot(
 /// Reads a group snapshot of the namespace, its snapshots and their contents. Without the group,
 /// the result has no objects.
 pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     let group = api::get(&beside(cluster), name).await;
     objects.groups = objects.noted_if_about_one_kind(group.map(Vec::from_iter))?;
     if objects.groups.is_empty() {
@@ -80,10 +73,7 @@ pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<Volume
 
 /// Reads a pod of the namespace. Without it, the result has no objects.
 pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
-    let mut objects = VolumeObjects {
-        has_all_volumes: true,
-        ..VolumeObjects::default()
-    };
+    let mut objects = VolumeObjects::unread();
     let pod = api::get(&beside(cluster), name).await;
     objects.pods = objects.noted_if_about_one_kind(pod.map(Vec::from_iter))?;
     Ok(objects)
@@ -135,11 +125,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut VolumeObjects) {
     let Some(claim) = objects.claims.first().cloned() else {
         return;
     };
-    let class = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.storage_class_name.as_deref());
-    if let Some(class) = class.filter(|class| !class.is_empty()) {
+    if let Some(class) = class_name(&claim).filter(|class| !class.is_empty()) {
         let class = api::get(&cluster.all(), class).await;
         objects.classes = objects.noted(class.map(Vec::from_iter));
     }

@@ -4,9 +4,10 @@ use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA};
 use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::quantity;
 use k8s_openapi::api::core::v1::{
-    Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
+    Event, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, Volume,
 };
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
 use kube::ResourceExt;
 use sha2::{Digest, Sha256};
@@ -34,15 +35,20 @@ pub(super) struct VolumeObjects {
 }
 
 impl VolumeObjects {
+    /// No objects, before any are read.
+    pub(super) fn unread() -> VolumeObjects {
+        VolumeObjects {
+            has_all_volumes: true,
+            ..VolumeObjects::default()
+        }
+    }
+
     /// Reads the lists, in one namespace or in all.
     pub(super) async fn gather(
         cluster: &Cluster,
         namespace: Option<&str>,
     ) -> Result<VolumeObjects, ApiError> {
-        let mut objects = VolumeObjects {
-            has_all_volumes: true,
-            ..VolumeObjects::default()
-        };
+        let mut objects = VolumeObjects::unread();
         // Without an answer to this request, the others would only wait, too.
         let claims = api::list_all(&cluster.namespaced(namespace)).await;
         objects.claims = objects.noted_if_about_one_kind(claims)?;
@@ -107,7 +113,7 @@ impl VolumeObjects {
     }
 
     pub(super) fn class_of(&self, claim: &PersistentVolumeClaim) -> Option<&StorageClass> {
-        let name = claim.spec.as_ref()?.storage_class_name.as_deref()?;
+        let name = class_name(claim)?;
         self.classes
             .iter()
             .find(|class| class.metadata.name.as_deref() == Some(name))
@@ -184,18 +190,15 @@ fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
         return false;
     }
     let (pod_name, claim_name) = (pod.name_any(), claim.name_any());
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    volumes
-        .into_iter()
-        .any(|volume| match &volume.persistent_volume_claim {
-            Some(source) => source.claim_name == claim_name,
-            None => {
-                volume.ephemeral.is_some() && format!("{pod_name}-{}", volume.name) == claim_name
-            }
-        })
+    volumes_of(pod).any(|volume| match &volume.persistent_volume_claim {
+        Some(source) => source.claim_name == claim_name,
+        None => volume.ephemeral.is_some() && format!("{pod_name}-{}", volume.name) == claim_name,
+    })
+}
+
+fn volumes_of(pod: &Pod) -> impl Iterator<Item = &Volume> {
+    let specs = pod.spec.iter();
+    specs.flat_map(|spec| spec.volumes.iter().flatten())
 }
 
 /// True if all containers of a pod have ended: kubelet unmounts its volumes.
@@ -227,11 +230,7 @@ pub(super) fn is_of_daemon_set(pod: &Pod) -> bool {
 /// that kubelet makes from it.
 pub(super) fn inline_volumes(pod: &Pod, driver: &str) -> Vec<(String, String)> {
     let uid = pod.metadata.uid.as_deref().unwrap_or_default();
-    let volumes = pod
-        .spec
-        .iter()
-        .flat_map(|spec| spec.volumes.iter().flatten());
-    volumes
+    volumes_of(pod)
         .filter(|volume| volume.csi.as_ref().is_some_and(|csi| csi.driver == driver))
         .map(|volume| {
             let hash = Sha256::digest(format!("{uid}{}", volume.name));
@@ -243,18 +242,33 @@ pub(super) fn inline_volumes(pod: &Pod, driver: &str) -> Vec<(String, String)> {
 
 /// The size that a claim has, or asks for.
 pub(super) fn claim_size(claim: &PersistentVolumeClaim) -> Option<u64> {
-    let has = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.capacity.as_ref());
-    let asks = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-    let size = has
-        .and_then(|c| c.get("storage"))
-        .or_else(|| asks?.get("storage"))?;
+    let size = present_size(claim).or_else(|| requested_size(claim))?;
     u64::try_from(quantity::bytes(&size.0)?).ok()
+}
+
+/// The size that a claim has.
+pub(super) fn present_size(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    claim.status.as_ref()?.capacity.as_ref()?.get("storage")
+}
+
+/// The size that a claim asks for.
+pub(super) fn requested_size(claim: &PersistentVolumeClaim) -> Option<&Quantity> {
+    let resources = claim.spec.as_ref()?.resources.as_ref()?;
+    resources.requests.as_ref()?.get("storage")
+}
+
+/// The class that a claim names.
+pub(super) fn class_name(claim: &PersistentVolumeClaim) -> Option<&str> {
+    claim.spec.as_ref()?.storage_class_name.as_deref()
+}
+
+/// The claim that a volume names.
+pub(super) fn claim_ref(volume: &PersistentVolume) -> Option<&ObjectReference> {
+    volume.spec.as_ref()?.claim_ref.as_ref()
+}
+
+pub(super) fn volume_phase(volume: &PersistentVolume) -> Option<&str> {
+    volume.status.as_ref()?.phase.as_deref()
 }
 
 pub(super) fn volume_size(volume: &PersistentVolume) -> Option<u64> {

@@ -74,10 +74,9 @@ impl ApiConnection {
 
     fn follow_served(&self, served: Served, tasks: &mut Tasks) {
         let (kube, stop) = (self.kube.clone(), self.stop.clone());
-        tasks.start("the search for the API's kinds", async move {
+        tasks.keep("the search for the API's kinds", async move {
             stop.run_until_cancelled(served.follow(&kube)).await;
             stop.cancelled().await;
-            Ok(())
         });
     }
 

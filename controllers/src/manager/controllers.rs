@@ -227,7 +227,7 @@ impl Manager<'_> {
         }
         let metrics = self.inputs.counts.claim_faults.clone();
         let run = claim_faults::run(self.context.clone(), faults.clone(), metrics);
-        self.tasks.start("the faults of claims", run.map(Ok));
+        self.tasks.keep("the faults of claims", run);
     }
 
     /// Starts the server of changed blocks that the leader reads.
@@ -272,7 +272,7 @@ impl Manager<'_> {
         let context = self.context.clone();
         let tasks = self.inputs.args.election.leader_tasks;
         let run = watch_scope::run(context, tasks);
-        self.tasks.start("the watches", run.map(Ok));
+        self.tasks.keep("the watches", run);
     }
 
     /// Starts the cluster-wide tasks, if every node has a process.

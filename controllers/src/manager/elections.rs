@@ -74,10 +74,7 @@ impl Elections {
     fn of_others(&self, name: &str, tasks: &mut Tasks) -> Leadership {
         let config = self.config(name, None);
         let (leader, task) = observe(self.client.clone(), config, self.stop.clone());
-        tasks.start("the task that watches the leader", async {
-            task.await;
-            Ok(())
-        });
+        tasks.keep("the task that watches the leader", task);
         leader
     }
 
@@ -115,10 +112,7 @@ impl Elections {
             self.stop.clone(),
         );
         self.telemetry.add_leader(&lease, &leader);
-        tasks.start("leader election", async {
-            task.await;
-            Ok(())
-        });
+        tasks.keep("leader election", task);
         self.held.insert(key, leader.clone());
         leader
     }

@@ -39,7 +39,7 @@ impl AssignmentOutcome {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
-struct Labelling {
+struct WrittenLabel {
     kind: String,
     result: &'static str,
 }
@@ -48,7 +48,7 @@ struct Labelling {
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     assignments: Family<[(&'static str, &'static str); 1], Counter>,
-    labels: Family<Labelling, Counter>,
+    labels: Family<WrittenLabel, Counter>,
 }
 
 impl Metrics {
@@ -81,7 +81,9 @@ impl Metrics {
 
     pub(super) fn labelled(&self, kind: &str, result: &'static str) {
         let kind = kind.to_owned();
-        self.labels.get_or_create(&Labelling { kind, result }).inc();
+        self.labels
+            .get_or_create(&WrittenLabel { kind, result })
+            .inc();
     }
 }
 

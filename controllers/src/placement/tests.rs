@@ -1,6 +1,9 @@
 //! Placement against an API server in memory.
 
+use std::time::Duration;
+
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::*;
 use crate::api::constants::{PROVISIONED_BY, PROVISIONER};
@@ -23,7 +26,10 @@ const LATE: &str = "WaitForFirstConsumer";
 /// A cluster of nodes with one class per binding mode: `now` and `late`.
 struct Rig {
     world: World,
-    at_work: Arc<Placement>,
+    options: Options,
+    capacities: Store<CSIStorageCapacity>,
+    choosing: Arc<Choosing>,
+    labelling: Arc<Labelling>,
 }
 
 impl Rig {
@@ -43,9 +49,15 @@ impl Rig {
             table: None,
             metrics: Metrics::default(),
         };
-        let at_work = Placement::new(world.context.clone(), options, Some(Store::new()));
-        let at_work = Arc::new(at_work);
-        let rig = Rig { world, at_work };
+        let capacities = Store::new();
+        let (choosing, labelling) = placement(&world.context, &options, &capacities);
+        let rig = Rig {
+            world,
+            options,
+            capacities,
+            choosing,
+            labelling,
+        };
         let caches = &rig.world.context.caches;
         caches.snapshots().note_synced();
         caches.contents().note_synced();
@@ -67,14 +79,16 @@ impl Rig {
         rig
     }
 
-    /// The placement, before other tasks share it.
-    fn placement(&mut self) -> &mut Placement {
-        Arc::get_mut(&mut self.at_work).expect("not shared")
+    /// Starts placement again, with a changed context.
+    fn restart(&mut self) {
+        (self.choosing, self.labelling) =
+            placement(&self.world.context, &self.options, &self.capacities);
     }
 
     /// Makes this process a follower.
     fn follow(&mut self) {
-        self.placement().context.leader = Leadership::elected().1;
+        self.world.context.leader = Leadership::elected().1;
+        self.restart();
     }
 
     fn class(&self, name: &str, mode: &str) {
@@ -112,8 +126,7 @@ impl Rig {
                 "labels": {"csi.storage.k8s.io/drivername": DRIVER,
                     "csi.storage.k8s.io/managed-by": crate::api::capacity::managed_by(Some(node))}},
             "storageClassName": class, "capacity": available.to_string()});
-        let capacities = self.at_work.capacities.as_ref().expect("capacities");
-        self.world.add(&capacities.store, object);
+        self.world.add(&self.capacities, object);
     }
 
     /// Adds a claim of a class, patched with `more`.
@@ -142,7 +155,7 @@ impl Rig {
     }
 
     async fn work(&self, claim: &str) -> Outcome {
-        self.at_work.claim(claim).await
+        self.choosing.claim(claim).await
     }
 
     /// The selected node and the node label of a claim.
@@ -173,12 +186,26 @@ impl Rig {
     }
 
     fn reserved(&self, node: &str) -> i64 {
-        self.at_work
+        self.choosing
             .reservations
             .lock()
             .sum(node, None, Instant::now())
             .bytes
     }
+}
+
+fn placement(
+    context: &Context,
+    options: &Options,
+    capacities: &Store<CSIStorageCapacity>,
+) -> (Arc<Choosing>, Arc<Labelling>) {
+    let capacities = Some(capacities.clone());
+    let shared = PlacementContext::new(context.clone(), options.clone(), capacities);
+    let shared = Arc::new(shared);
+    (
+        Arc::new(Choosing::new(shared.clone())),
+        Arc::new(Labelling::new(shared)),
+    )
 }
 
 fn on(node: &str) -> (Option<String>, Option<String>) {
@@ -248,11 +275,11 @@ async fn a_claim_that_fits_nowhere_gets_one_event_and_waits() {
                  no node has room for 10: n1 has 9 left, n2 is cordoned; it is tried again when \
                  one has more room";
     assert_eq!(rig.world.events(), [event]);
-    assert!(rig.at_work.unschedulable.lock().contains("a"));
+    assert!(rig.choosing.unschedulable.lock().contains("a"));
     rig.room("n1", "now", 10);
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n1"));
-    assert!(rig.at_work.unschedulable.lock().is_empty());
+    assert!(rig.choosing.unschedulable.lock().is_empty());
     assert!(rig.world.events().is_empty());
 }
 
@@ -306,7 +333,7 @@ async fn assignments_of_an_earlier_leader_count() {
     rig.claim_on("y", "now", "n1");
     rig.claim_on("z", "late", "n1");
     rig.claim_on("other", "elsewhere", "n2");
-    rig.at_work.rebuild().await;
+    rig.choosing.rebuild().await;
     assert_eq!((rig.reserved("n1"), rig.reserved("n2")), (20, 0));
     assert_eq!(rig.work("a").await, Outcome::Done);
     assert_eq!(rig.node_of("a").as_deref(), Some("n2"));

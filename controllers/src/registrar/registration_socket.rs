@@ -35,8 +35,7 @@ impl RegistrationSocket {
             _ => {}
         }
         // The directory has kubelet's mode. Without its parents, this is not kubelet's host.
-        let (listener, name) = Socket::bind(path, DirBuilder::new().mode(0o755))?.into_parts();
-        let listener = UnixListener::from_std(listener).map_err(socket::failed("watch", path))?;
+        let (listener, name) = Socket::bind(path, DirBuilder::new().mode(0o755))?.watched()?;
         Ok(RegistrationSocket { name, listener })
     }
 

@@ -23,12 +23,7 @@ pub(super) fn of_snapshot(
         new["snapshotHandle"] = json!(reported.snapshot_id);
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(
-            reported
-                .creation_time
-                .as_ref()
-                .map(|at| (at.seconds, at.nanos)),
-        );
+        let taken = nanoseconds(reported.creation_time.map(|at| (at.seconds, at.nanos)));
         new["creationTime"] = json!(taken);
     }
     if old.restore_size.is_none() && reported.size_bytes > 0 {
@@ -61,12 +56,7 @@ pub(super) fn of_group(
         new["volumeGroupSnapshotHandle"] = json!(reported.group_snapshot_id);
     }
     if old.creation_time.is_none() {
-        let taken = nanoseconds(
-            reported
-                .creation_time
-                .as_ref()
-                .map(|at| (at.seconds, at.nanos)),
-        );
+        let taken = nanoseconds(reported.creation_time.map(|at| (at.seconds, at.nanos)));
         let taken = Timestamp::from_nanosecond(i128::from(taken)).unwrap_or_default();
         new["creationTime"] = json!(Time(taken));
     }

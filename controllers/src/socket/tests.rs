@@ -37,12 +37,15 @@ fn listens_for_the_owner_alone_and_goes_when_dropped() {
 #[test]
 fn a_stale_socket_is_replaced() {
     let (_dir, path) = place();
-    let (listener, name) = bind_here(&path).unwrap().into_parts();
+    let Socket { listener, name } = bind_here(&path).unwrap();
     drop(listener);
     std::mem::forget(name); // as if killed
     assert!(UnixStream::connect(&path).is_err());
 
-    let (listener, _name) = bind_here(&path).unwrap().into_parts();
+    let Socket {
+        listener,
+        name: _name,
+    } = bind_here(&path).unwrap();
     let mut client = UnixStream::connect(&path).unwrap();
     drop(listener.accept().unwrap());
     assert_eq!(client.read(&mut [0]).unwrap(), 0);

@@ -6,11 +6,11 @@ use std::sync::Arc;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{WebPkiSupportedAlgorithms, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::server::WebPkiClientVerifier;
+use rustls::server::{WantsServerCert, WebPkiClientVerifier};
 use rustls::version::TLS13;
 use rustls::{
-    CertificateError, ClientConfig, DigitallySignedStruct, Error, RootCertStore, ServerConfig,
-    SignatureScheme,
+    CertificateError, ClientConfig, ConfigBuilder, DigitallySignedStruct, Error, RootCertStore,
+    ServerConfig, SignatureScheme,
 };
 
 use super::certificates::{Fingerprint, Identity};
@@ -23,11 +23,7 @@ const HTTP2: &[u8] = b"h2";
 pub fn public_server(identity: &Identity) -> Result<Arc<ServerConfig>, Error> {
     let builder = ServerConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(&[&TLS13])?;
-    let chain = vec![identity.certificate().clone()];
-    let config = builder
-        .with_no_client_auth()
-        .with_single_cert(chain, identity.key())?;
-    Ok(Arc::new(complete(config)))
+    server(builder.with_no_client_auth(), identity)
 }
 
 /// A server for clients with a certificate of an authority.
@@ -40,17 +36,18 @@ pub fn private_server(
         .map_err(|error| Error::General(error.to_string()))?;
     let builder = ServerConfig::builder_with_provider(provider());
     let builder = builder.with_protocol_versions(&[&TLS13])?;
-    let chain = vec![identity.certificate().clone()];
-    let config = builder
-        .with_client_cert_verifier(verifier)
-        .with_single_cert(chain, identity.key())?;
-    Ok(Arc::new(complete(config)))
+    server(builder.with_client_cert_verifier(verifier), identity)
 }
 
-fn complete(mut config: ServerConfig) -> ServerConfig {
+fn server(
+    builder: ConfigBuilder<ServerConfig, WantsServerCert>,
+    identity: &Identity,
+) -> Result<Arc<ServerConfig>, Error> {
+    let chain = vec![identity.certificate().clone()];
+    let mut config = builder.with_single_cert(chain, identity.key())?;
     config.alpn_protocols = vec![HTTP2.to_vec()];
     config.send_tls13_tickets = 0;
-    config
+    Ok(Arc::new(config))
 }
 
 /// A client of the server with this certificate.

@@ -3,6 +3,8 @@
 
 use std::ffi::OsString;
 
+use super::sidecar_line::flag;
+
 /// What becomes of a flag of the host-path driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum HostPathFlag {
@@ -109,16 +111,6 @@ impl HostPathLine {
         };
         format!("hostloop: read as a command line of the host-path driver, for `serve`{ignored}")
     }
-}
-
-/// The name of a flag, after one dash or two as in Go, and its value if that is in the same word.
-fn flag(word: &str) -> Option<(&str, Option<&str>)> {
-    let flag = word.strip_prefix('-')?;
-    let flag = flag.strip_prefix('-').unwrap_or(flag);
-    Some(match flag.split_once('=') {
-        Some((name, value)) => (name, Some(value)),
-        None => (flag, None),
-    })
 }
 
 /// The meaning of a word; `None` if it is not a flag of the host-path driver.

@@ -269,7 +269,7 @@ fn is_bare(words: &[&str]) -> bool {
 
 /// The name of a flag, after one dash or two as in Go, and its value if that is in the same word.
 /// A single letter after one dash is a flag of Go only as `-v`.
-fn flag(word: &str) -> Option<(&str, Option<&str>)> {
+pub(super) fn flag(word: &str) -> Option<(&str, Option<&str>)> {
     let one = word.strip_prefix('-')?;
     let two = one.strip_prefix('-');
     let (name, value) = match two.unwrap_or(one).split_once('=') {

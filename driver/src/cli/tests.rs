@@ -90,6 +90,7 @@ fn switches_take_a_value_or_none() {
     assert!(serve("--enable-attach=maybe").is_err());
     // The next word may be another flag, so it is not the value.
     assert!(serve("--enable-attach false").is_err());
+    assert!(parse("hostloop controllers --extra-create-metadata false").is_err());
 }
 
 #[test]

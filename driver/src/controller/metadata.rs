@@ -4,12 +4,15 @@
 //! [`crate::kernel::extents`] finds the runs of bytes to report. This module checks requests and
 //! converts runs to tuples of one style, a message at a time.
 
+use std::sync::Arc;
+
 use hostloop_proto::csi;
 
-use super::{Controller, Error, Result};
+use super::{Controller, Error, Result, lookup};
 use crate::csi::validate::{self, invalid};
 use crate::kernel::{self, extents};
-use crate::storage::{Provisioning, SnapshotRecord};
+use crate::record::KEEP_DELETED_BASES;
+use crate::storage::{self, Provisioning, SnapshotId, SnapshotRecord};
 
 mod block_metadata;
 
@@ -47,7 +50,8 @@ impl Controller {
     }
 
     /// GetMetadataDelta, like [`Controller::get_metadata_allocated`]. INVALID_ARGUMENT also for
-    /// snapshots of different volumes. It never omits a block that differs.
+    /// snapshots of different volumes. The base may be a deleted snapshot that keeps its image;
+    /// FAILED_PRECONDITION for one that does not. It never omits a block that differs.
     pub fn get_metadata_delta(
         &self,
         req: csi::GetMetadataDeltaRequest,
@@ -57,7 +61,7 @@ impl Controller {
         validate::required("base_snapshot_id", &req.base_snapshot_id)?;
         validate::required("target_snapshot_id", &req.target_snapshot_id)?;
         let max = max_results(req.max_results)?;
-        let base = self.snapshot("base_snapshot_id", &req.base_snapshot_id)?;
+        let base = self.base(&req.base_snapshot_id)?;
         let target = self.snapshot("target_snapshot_id", &req.target_snapshot_id)?;
         if base.source != target.source {
             let why = "is a snapshot of another volume than base_snapshot_id";
@@ -65,7 +69,10 @@ impl Controller {
         }
         let start = starting_offset(req.starting_offset, target.size_bytes)?;
         let shares = self.unchanged_is_shared(&base, &target)?;
-        let base = self.pools.open_snapshot(&base)?;
+        let base = self
+            .pools
+            .open_base(&base)
+            .map_err(|error| without_base(&base.id, error))?;
         let image = self.pools.open_snapshot(&target)?;
 
         let style = Style::new(self.config.metadata_blocks, target.size_bytes);
@@ -82,6 +89,15 @@ impl Controller {
         )
     }
 
+    /// Finds the snapshot to compare with.
+    fn base(&self, value: &str) -> Result<Arc<SnapshotRecord>> {
+        let id: SnapshotId = lookup::id("base_snapshot_id", value)?
+            .ok_or_else(|| lookup::not_found("snapshot", value))?;
+        self.pools
+            .base(&id)
+            .map_err(|error| without_base(&id, error))
+    }
+
     /// True if unchanged blocks are still shared between two snapshots, so that a different
     /// location means different content. This needs a pool with reflinks and a thin volume: the
     /// blocks of a thick one are separated from every snapshot again.
@@ -91,6 +107,19 @@ impl Controller {
             .iter()
             .all(|snapshot| snapshot.provisioning == Provisioning::Thin);
         Ok(pool.reflinks() && are_thin)
+    }
+}
+
+/// The error for a base that can't be found or opened. A deleted snapshot and one that never was
+/// are the same here: a tool that asks for either has to read all blocks.
+fn without_base(id: &SnapshotId, error: storage::Error) -> Error {
+    match error {
+        storage::Error::NoSnapshot(_) => Error::FailedPrecondition(format!(
+            "base_snapshot_id: snapshot {id} does not exist, and its image is not kept: make a full \
+             backup, and set {KEEP_DELETED_BASES} in the class of snapshots that are deleted before \
+             the next one"
+        )),
+        error => error.into(),
     }
 }
 

@@ -33,6 +33,7 @@ const MAX_MAP: usize = 4096;
 const MAX_READ_AHEAD: u32 = 1 << 20;
 
 pub use crate::record::Parameters;
+use crate::record::{KEEP_DELETED_BASES, deleted_bases};
 
 /// What becomes of a key that this driver does not have (`--ignore-unknown-parameters`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -226,6 +227,9 @@ const IGNORE_FAILED_READ: &str = "ignoreFailedRead";
 /// The parameter that makes a snapshot a power cut.
 pub const CONSISTENCY: &str = "consistency";
 
+/// Why the number of deleted snapshots that keep their images is wrong.
+const NOT_A_NUMBER_OF_BASES: &str = "is not a number from 0 to 8";
+
 /// Reads the `parameters` of a snapshot: the state of its volume that it is to show. It ignores
 /// `deletionPolicy`, which can't override the field of that name in the class.
 pub fn snapshot(parameters: &Parameters, unknown: UnknownKeys) -> Result<Consistency, Invalid> {
@@ -235,6 +239,10 @@ pub fn snapshot(parameters: &Parameters, unknown: UnknownKeys) -> Result<Consist
             (CONSISTENCY, _) => {
                 requested =
                     consistency(value).map_err(|why| invalid(field("parameters", key), why))?;
+            }
+            (KEEP_DELETED_BASES, _) => {
+                deleted_bases(value)
+                    .ok_or_else(|| invalid(field("parameters", key), NOT_A_NUMBER_OF_BASES))?;
             }
             (IGNORE_FAILED_READ, _) => {
                 boolean(value).map_err(|why| invalid(field("parameters", key), why))?;
@@ -250,8 +258,12 @@ pub fn snapshot(parameters: &Parameters, unknown: UnknownKeys) -> Result<Consist
 }
 
 /// Checks the `parameters` of a group, as [`snapshot`] does. A group is never a power cut: its
-/// images would be cloned one after the other.
+/// images would be cloned one after the other. Its members are deleted together, as a whole.
 pub fn group(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invalid> {
+    if parameters.contains_key(KEEP_DELETED_BASES) {
+        let why = "is for single snapshots: the images of a group go with it";
+        return Err(invalid(field("parameters", KEEP_DELETED_BASES), why));
+    }
     match snapshot(parameters, unknown)? {
         Consistency::Frozen => Ok(()),
         Consistency::Powercut => Err(refused_powercut(
@@ -288,7 +300,8 @@ pub fn of_powercut(error: storage::Error) -> storage::Error {
 
 /// The parameters that [`snapshot`] accepted, but that have no effect.
 pub fn ignored(accepted: &Parameters) -> impl Iterator<Item = (&str, &str)> {
-    users(accepted).filter(|(key, _)| ![IGNORE_FAILED_READ, CONSISTENCY].contains(key))
+    users(accepted)
+        .filter(|(key, _)| ![IGNORE_FAILED_READ, CONSISTENCY, KEEP_DELETED_BASES].contains(key))
 }
 
 /// The filesystem that a class names, if any. A provisioner passes all class parameters to

@@ -15,6 +15,7 @@ use std::error::Error as StdError;
 
 use hostloop_controllers::api::message::cut;
 use hostloop_proto::status_details::no_room;
+use hostloop_report::error_chain;
 use tonic::{Code, Status};
 
 use crate::csi::error::Error;
@@ -110,18 +111,7 @@ fn of_kernel(error: &kernel::Error) -> Code {
 
 /// An error with all its causes, in one line of limited length.
 fn message(error: &dyn StdError) -> String {
-    let mut message = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let text = error.to_string();
-        // Many errors already print their causes.
-        if !message.contains(&text) {
-            message.push_str(": ");
-            message.push_str(&text);
-        }
-        cause = error.source();
-    }
-    cut(&message, MAX_MESSAGE)
+    cut(&error_chain(error), MAX_MESSAGE)
 }
 
 #[cfg(test)]

@@ -94,12 +94,16 @@ pub struct PoolGauges {
     pub snapshots: Option<u64>,
     /// Number of those that are cuts of explorations, if they can be counted.
     pub cuts: Option<u64>,
+    /// Number of deleted snapshots that keep their images, if they can be counted.
+    pub deleted_bases: Option<u64>,
+    /// Bytes that the pool could promise more without these images, if they can be counted.
+    pub deleted_base_bytes: Option<u64>,
 }
 
 /// One gauge: its name, its help text, and a function that reads it from a pool that is up.
 type PoolGauge = (&'static str, &'static str, fn(&PoolGauges) -> Option<u64>);
 
-const POOL_GAUGES: [PoolGauge; 6] = [
+const POOL_GAUGES: [PoolGauge; 8] = [
     (
         "hostloop_pool_size_bytes",
         "Size of the filesystem the pool is on",
@@ -125,6 +129,16 @@ const POOL_GAUGES: [PoolGauge; 6] = [
         "hostloop_pool_cuts",
         "Snapshots in the pool that are cuts of explorations",
         |p| p.cuts,
+    ),
+    (
+        "hostloop_pool_deleted_bases",
+        "Deleted snapshots that keep their images for later deltas",
+        |p| p.deleted_bases,
+    ),
+    (
+        "hostloop_pool_deleted_base_bytes",
+        "What the pool could promise more without these images",
+        |p| p.deleted_base_bytes,
     ),
 ];
 
@@ -205,6 +219,8 @@ mod tests {
             volumes: Some(0),
             snapshots: Some(0),
             cuts: Some(0),
+            deleted_bases: Some(0),
+            deleted_base_bytes: Some(0),
             ..PoolGauges::default()
         };
         let mut text = String::new();
@@ -256,6 +272,8 @@ mod tests {
                 volumes: Some(2),
                 snapshots: Some(1),
                 cuts: Some(1),
+                deleted_bases: Some(3),
+                deleted_base_bytes: Some(40),
             },
             PoolGauges {
                 name: "gone".into(),
@@ -290,6 +308,11 @@ mod tests {
             ("hostloop_pool_volumes", "pool=\"fast\"} 2".to_owned()),
             ("hostloop_pool_snapshots", "pool=\"fast\"} 1".to_owned()),
             ("hostloop_pool_cuts", "pool=\"fast\"} 1".to_owned()),
+            ("hostloop_pool_deleted_bases", "pool=\"fast\"} 3".to_owned()),
+            (
+                "hostloop_pool_deleted_base_bytes",
+                "pool=\"fast\"} 40".to_owned(),
+            ),
             ("hostloop_pool_up", "pool=\"gone\"} 0".to_owned()),
         ] {
             let line = format!("{name}{{{rest}");

@@ -19,6 +19,7 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
     let volumes = count(pools.volumes().iter().map(|v| v.id.pool()));
     let snapshots = count(pools.snapshots().iter().map(|s| s.id.pool()));
     let cuts = count(pools.cuts().iter().map(|(_, cut)| cut.id.pool()));
+    let bases = count(pools.kept_bases().iter().map(|s| s.id.pool()));
     let looks = pools.look().into_iter();
     let gauges = looks.map(|(slot, look)| {
         let name = slot.spec.name.clone();
@@ -37,6 +38,8 @@ fn read(pools: &Pools) -> Vec<PoolGauges> {
             volumes: Some(volumes.get(&pool.id()).copied().unwrap_or_default()),
             snapshots: Some(snapshots.get(&pool.id()).copied().unwrap_or_default()),
             cuts: Some(cuts.get(&pool.id()).copied().unwrap_or_default()),
+            deleted_bases: Some(bases.get(&pool.id()).copied().unwrap_or_default()),
+            deleted_base_bytes: Some(pool.promised_to_bases()),
         }
     });
     gauges.collect()

@@ -71,7 +71,7 @@ pub fn run(args: &CutsArgs) -> Result<ExitCode, Error> {
 }
 
 async fn perform(args: &CutsArgs) -> Result<ExitCode, Error> {
-    let mut answer = Answer::to(&request(&args.command), &args.endpoint).await?;
+    let mut answer = Answer::of(&request(&args.command), &args.endpoint).await?;
     loop {
         match answer.next().await? {
             CutsLine::Refused { error } => return Err(Error::Refused(error)),
@@ -161,7 +161,7 @@ struct Answer {
 
 impl Answer {
     /// Sends a request to the driver at this endpoint.
-    async fn to(request: &CutsRequest, endpoint: &Path) -> Result<Answer, Error> {
+    async fn of(request: &CutsRequest, endpoint: &Path) -> Result<Answer, Error> {
         let path = cuts_beside(endpoint);
         let stream = UnixStream::connect(&path).await;
         let stream = stream.map_err(|source| Error::Connect { path, source })?;

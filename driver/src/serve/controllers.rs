@@ -303,9 +303,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
             controllers.finish().await;
         }
         stop.cancel();
-        while !roles.is_empty() {
-            roles.next().await;
-        }
+        roles.finish().await;
     };
     tokio::select! {
         () = finished => tracing::info!("stopped"),

@@ -30,12 +30,9 @@ pub(super) fn start(
             tracing::warn!(%error, "events are not served");
             return Ok(None);
         }
-        Err(error) => return Err(error),
+        Err(error) => return Err(error.into()),
     };
     let serving = serve(listener, process, stop.clone().cancelled_owned());
-    roles.start("serving events", async {
-        serving.await;
-        Ok(())
-    });
+    roles.keep("serving events", serving);
     Ok(Some(name))
 }

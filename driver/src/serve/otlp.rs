@@ -23,8 +23,5 @@ pub(super) fn start(exporter: Option<Exporter>, stop: &CancellationToken, roles:
         return;
     };
     let exporting = exporter.run(stop.clone().cancelled_owned());
-    roles.start("exporting spans", async {
-        exporting.await;
-        Ok(())
-    });
+    roles.keep("exporting spans", exporting);
 }

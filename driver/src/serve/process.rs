@@ -18,9 +18,10 @@ use crate::rpc_faults::{FaultInjector, FaultRulesError};
 /// How long calls under way may take at the end; Kubernetes kills after 30 s.
 pub(super) const GRACE: Duration = Duration::from_secs(25);
 
-/// Creates a socket, and its directories if they are missing.
-pub(super) fn bind_socket(path: &Path) -> Result<Socket, socket::Error> {
-    Socket::bind(path, DirBuilder::new().recursive(true).mode(0o750))
+/// Listens on a socket. Creates it, and its directories if they are missing. Drop the name to accept no
+/// new clients.
+pub(super) fn listen(path: &Path) -> Result<(UnixListener, Name), socket::Error> {
+    Socket::bind(path, DirBuilder::new().recursive(true).mode(0o750))?.watched()
 }
 
 /// Creates a socket, and listens on it. Dropping the name removes the socket.
@@ -50,10 +51,7 @@ pub(super) async fn show(
     let listener = TcpListener::bind(&address).await;
     let listener = listener.map_err(|source| Error::Http { address, source })?;
     let serving = http_endpoint::serve(listener, shown, stop.clone().cancelled_owned());
-    roles.start("the HTTP endpoint", async {
-        serving.await;
-        Ok(())
-    });
+    roles.keep("the HTTP endpoint", serving);
     Ok(())
 }
 
@@ -76,10 +74,9 @@ pub(super) fn follow_faults(
         return;
     };
     let (faults, stop) = (faults.clone(), stop.clone());
-    roles.start("reading fault rules", async move {
+    roles.keep("reading fault rules", async move {
         stop.run_until_cancelled(faults.clone().follow()).await;
         faults.end_waits();
-        Ok(())
     });
 }
 

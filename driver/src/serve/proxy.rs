@@ -7,12 +7,11 @@ use hostloop_controllers::grpc_server;
 use hostloop_controllers::tasks::Tasks;
 use hostloop_events::otlp::Exporter;
 use hostloop_events::serve::Process;
-use tokio::net::UnixListener;
 use tokio_util::sync::CancellationToken;
 
 use super::error::Error;
 use super::http_endpoint::ReportedComponents;
-use super::process::{GRACE, bind_socket, fault_injector, follow_faults, show};
+use super::process::{GRACE, fault_injector, follow_faults, listen, show};
 use super::signals::Signals;
 use super::{descriptors, events, otlp};
 use crate::cli::ProxyArgs;
@@ -49,19 +48,13 @@ pub(super) async fn run(args: &ProxyArgs) -> Result<(), Error> {
     let endpoint = Some(args.endpoint.as_path());
     let events = events::start(&args.watch.events, endpoint, process, &stop, &mut roles)?;
 
-    let (listener, name) = bind_socket(&args.endpoint)?.into_parts();
-    let listener = UnixListener::from_std(listener)
-        .map_err(|error| Error::Start("watching the socket", error))?;
+    let (listener, name) = listen(&args.endpoint)?;
     let proxy = Arc::new(Proxy {
         driver: args.csi_address.clone(),
         faults,
     });
     let connections = grpc_server::connections(listener, descriptors::csi_connections());
-    let serving = proxy.serve(connections, stop.clone());
-    roles.start("the proxy", async {
-        serving.await;
-        Ok(())
-    });
+    roles.keep("the proxy", proxy.serve(connections, stop.clone()));
     tracing::info!(
         socket = %args.endpoint.display(), driver = %args.csi_address.display(), "passing calls"
     );
@@ -120,10 +113,7 @@ impl Recorder {
             source,
         })?;
         let following = recording.follow(process.clone(), self.stop.clone());
-        self.tasks.start("recording calls", async {
-            following.await;
-            Ok(())
-        });
+        self.tasks.keep("recording calls", following);
         Ok(())
     }
 

@@ -246,7 +246,7 @@ impl Pools {
         let (copied, pace, taken_ns) =
             freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), |still| {
                 let taken_ns = now_ns();
-                let mut series = self.copy_rates.series(still.since(), still.has_frozen());
+                let mut series = self.copy_rates.series(still.since());
                 let copied = jobs.iter().map(|(job, to)| {
                     series.measured(
                         job.route(),
@@ -292,13 +292,11 @@ impl Pools {
                 clones.push((extents::clone::count(&job.from), measured));
             }
             let bytes = job.bytes(to)?;
-            let rates = &self.copy_rates;
-            let measured = match (rates.known(job.route()), rates.known_in_time(job.route())) {
+            let measured = match self.copy_rates.known(job.route()) {
                 _ if bytes == 0 => continue,
-                (Some(measured), _) => measured,
-                _ if bytes <= SAMPLE => continue,
-                (None, Some(measured)) => measured,
-                (None, None) => job.sample(to)?,
+                Some(measured) => measured,
+                None if bytes > SAMPLE => job.sample(to)?,
+                None => continue,
             };
             copies.push((bytes, measured));
             volumes.extend(job.source.volume().map(|v| format!("volume {}", v.id)));
@@ -317,7 +315,7 @@ impl Pools {
     fn room_to_freeze(&self, targets: &[FreezeTarget]) -> Result<()> {
         for target in targets {
             let pool = self.with_id(target.volume.pool())?;
-            if pool.below_reserve()? {
+            if !pool.restore_reserve()? {
                 return Err(Error::CannotFreeze(format!(
                     "pool {} is nearly full, and freezing a filesystem in it might not end: free some space first",
                     pool.name()
@@ -393,7 +391,7 @@ mod tests {
         let _mounted = site.mounted(&volume, "mount");
         if let Some(bytes) = earlier {
             let route = (Source::Volume(volume.id), site.named("b").id);
-            let mut series = site.pools().copy_rates.series(Instant::now(), true);
+            let mut series = site.pools().copy_rates.series(Instant::now());
             series
                 .measured(route, Box::new(|| 0), || Ok(Copied::Bytes(bytes)), || true)
                 .unwrap();
@@ -430,52 +428,6 @@ mod tests {
         };
         site.pools().create_volume(&site.named("b"), copy).unwrap();
         assert_eq!(freezes(&site), 2);
-    }
-
-    /// Of a stopped copy and one in time, the stopped one alone says how fast the next copy is.
-    #[rstest]
-    #[case::a_slow_one_was_stopped(true)]
-    #[case::a_fast_one_was_stopped(false)]
-    fn a_stopped_copy_counts_before_one_in_time(
-        #[case] stopped_is_slow: bool,
-        #[values(true, false)] stopped_first: bool,
-    ) {
-        let site = Site::fake(&["a", "b"]);
-        let volume = site.create(NewVolume {
-            capacity_bytes: 96 * MI,
-            ..new("one")
-        });
-        let image = site.pools().open_image(&volume, true).unwrap();
-        image.write_all_at(&vec![1; 80 << 20], MI).unwrap();
-        let to = site.create_in("b", new("to"));
-        let to = site.pools().open_image(&to, true).unwrap();
-        let (pools, source) = (site.pools(), LocatedSource::Volume(volume));
-        let job = pools.copy_job(source, &site.named("b"), None, Provisioning::Thin);
-        let job = job.unwrap();
-        for is_stopped in [stopped_first, !stopped_first] {
-            let copy = || {
-                if is_stopped != stopped_is_slow {
-                    return Ok(Copied::Bytes(1 << 50));
-                }
-                std::thread::sleep(Duration::from_millis(10));
-                Ok(Copied::Bytes(SAMPLE))
-            };
-            pools
-                .copy_rates
-                .series(Instant::now(), true)
-                .measured(job.route(), Box::new(|| 0), copy, || is_stopped)
-                .unwrap();
-        }
-        let rates = &pools.copy_rates;
-        assert!(rates.known(job.route()).is_some() && rates.known_in_time(job.route()).is_some());
-
-        // By the slow one, the copy takes more than 10 ms; by the fast one, next to nothing.
-        let checked = pools.time_to_freeze(&[(&job, &to)], Duration::from_millis(1));
-        match checked {
-            Err(Error::CannotFreeze(_)) if stopped_is_slow => {}
-            Ok(()) if !stopped_is_slow => {}
-            other => panic!("{other:?}"),
-        }
     }
 
     /// The source is mounted, and so frozen, or a snapshot.

@@ -9,9 +9,8 @@
 //! A clone copies no bytes, but takes time for each extent of the image. One that reached the limit
 //! counts alike.
 //!
-//! A copy that ended in time within a freeze, and was as large as a sample, takes the place of the
-//! next samples of its route. Without a freeze a copy gives way to others, and says nothing of the
-//! disk.
+//! Copies that ended in time do not count. They would rarely change an answer: a sample is nearly
+//! always faster than a copy, and refuses none that would work.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -41,11 +40,6 @@ pub(super) struct Measured {
 }
 
 impl Measured {
-    fn add(&mut self, bytes: u64, took: Duration) {
-        self.bytes += bytes;
-        self.took += took;
-    }
-
     fn bytes_per_second(self) -> f64 {
         self.bytes as f64 / self.took.as_secs_f64()
     }
@@ -54,14 +48,11 @@ impl Measured {
 /// The source of a copy, and the pool of the copy.
 pub(super) type Route = (Source, PoolId);
 
-/// The copies that say how fast the next ones are.
+/// The copies that reached the limit of their freeze.
 #[derive(Debug, Default)]
 pub(super) struct CopyRates {
-    /// Those that reached the limit of their freeze.
     copies: Measurements,
-    /// Those that ended in time, and were as large as a sample.
-    in_time: Measurements,
-    /// Clones that reached the limit, with extents for bytes.
+    /// Clones, with extents for bytes.
     clones: Measurements,
 }
 
@@ -90,11 +81,6 @@ impl Measurements {
 }
 
 impl CopyRates {
-    /// The copy in time that counts now, instead of a sample.
-    pub(super) fn known_in_time(&self, route: Route) -> Option<Measured> {
-        self.in_time.get(route, Instant::now())
-    }
-
     /// The copy that counts now.
     pub(super) fn known(&self, route: Route) -> Option<Measured> {
         self.copies.get(route, Instant::now())
@@ -105,15 +91,12 @@ impl CopyRates {
         self.clones.get(route, Instant::now())
     }
 
-    /// Begins to measure copies one after another, since the start of their freeze. `has_frozen`
-    /// is false if this driver froze nothing for them.
-    pub(super) fn series(&self, since: Instant, has_frozen: bool) -> Series<'_> {
+    /// Begins to measure copies one after another, since the start of their freeze.
+    pub(super) fn series(&self, since: Instant) -> Series<'_> {
         Series {
             rates: self,
-            has_frozen,
             measured_until: since,
             sums: HashMap::new(),
-            copies_alone: HashMap::new(),
             clones: Vec::new(),
         }
     }
@@ -122,14 +105,10 @@ impl CopyRates {
 /// Measures the copies of one freeze.
 pub(super) struct Series<'a> {
     rates: &'a CopyRates,
-    /// True if this driver has frozen something: the copies then don't give way to others.
-    has_frozen: bool,
     /// The end of the time in `sums`.
     measured_until: Instant,
     /// All copies of each route until now. The first one includes the time of the freeze itself.
     sums: HashMap<Route, Measured>,
-    /// The same copies without the time of the freeze itself, which no sample has.
-    copies_alone: HashMap<Route, Measured>,
     clones: Vec<WholeClone<'a>>,
 }
 
@@ -176,20 +155,15 @@ impl<'a> Series<'a> {
             _ => return copied,
         };
         let now = Instant::now();
-        self.sums
-            .entry(route)
-            .or_default()
-            .add(bytes, now - self.measured_until);
+        let sum = self.sums.entry(route).or_default();
+        sum.bytes += bytes;
+        sum.took += now - self.measured_until;
         self.measured_until = now;
-        let alone = self.copies_alone.entry(route).or_default();
-        alone.add(bytes, now - began);
         if at_limit() {
             // A sum without any bytes has no rate.
             for (route, sum) in self.sums.iter().filter(|(_, sum)| sum.bytes > 0) {
                 self.rates.copies.put(*route, *sum, now);
             }
-        } else if self.has_frozen && copied.is_ok() && alone.bytes >= SAMPLE {
-            self.rates.in_time.put(route, *alone, now);
         }
         copied
     }
@@ -321,7 +295,7 @@ mod tests {
     fn a_stopped_clone_counts_for_its_own_route_with_the_clones_before_it() {
         let [a, b, silent, other] = routes();
         let rates = CopyRates::default();
-        let mut series = rates.series(Instant::now(), true);
+        let mut series = rates.series(Instant::now());
         for (route, extents) in [(a, 300), (silent, 0)] {
             let copied = series.measured(
                 route,
@@ -390,7 +364,7 @@ mod tests {
     ) {
         let rates = CopyRates::default();
         let [a, b] = routes();
-        let mut series = rates.series(Instant::now().checked_sub(FREEZE).unwrap(), true);
+        let mut series = rates.series(Instant::now().checked_sub(FREEZE).unwrap());
         let last = copies.len() - 1;
         for (i, copy) in copies.into_iter().enumerate() {
             let route = if i == 0 { a } else { b };
@@ -427,7 +401,7 @@ mod tests {
         let [route, (other, elsewhere)] = routes();
         for (mib, is_late) in copies {
             rates
-                .series(Instant::now(), true)
+                .series(Instant::now())
                 .measured(route, Box::new(|| 0), || bytes(*mib), || *is_late)
                 .unwrap();
         }
@@ -435,59 +409,6 @@ mod tests {
         assert_eq!(known, expected);
         let others = [(other, route.1), (route.0, elsewhere)].map(|route| rates.known(route));
         assert_eq!(others, [None, None]);
-    }
-
-    #[rstest]
-    #[case::as_large_as_a_sample(&[64], false, Some(64))]
-    #[case::too_small(&[63], false, None)]
-    #[case::together_as_large(&[32, 33], false, Some(65))]
-    #[case::stopped(&[64], true, None)]
-    fn a_copy_in_time_counts_instead_of_a_sample(
-        #[case] copies: &[u64],
-        #[case] is_late: bool,
-        #[case] expected: Option<u64>,
-    ) {
-        let rates = CopyRates::default();
-        let [route, other] = routes();
-        let mut series = rates.series(Instant::now(), true);
-        for mib in copies {
-            let copied = series.measured(route, Box::new(|| 0), || bytes(*mib), || is_late);
-            copied.unwrap();
-        }
-        let known = rates.known_in_time(route).map(|known| known.bytes / MI);
-        assert_eq!(known, expected);
-        assert_eq!(rates.known_in_time(other), None);
-    }
-
-    /// Such a copy gives way to others.
-    #[test]
-    fn a_copy_without_a_freeze_is_no_sample() {
-        let rates = CopyRates::default();
-        let [route] = routes();
-        for (has_frozen, mib, expected) in [
-            (false, 99, None),
-            (true, 64, Some(64)),
-            (false, 99, Some(64)),
-        ] {
-            rates
-                .series(Instant::now(), has_frozen)
-                .measured(route, Box::new(|| 0), || bytes(mib), || false)
-                .unwrap();
-            let known = rates.known_in_time(route).map(|known| known.bytes / MI);
-            assert_eq!(known, expected);
-        }
-    }
-
-    #[test]
-    fn a_copy_instead_of_a_sample_does_not_include_the_freeze_itself() {
-        let rates = CopyRates::default();
-        let [route] = routes();
-        let mut series = rates.series(Instant::now().checked_sub(FREEZE).unwrap(), true);
-        let began = Instant::now();
-        series
-            .measured(route, Box::new(|| 0), || bytes(64), || false)
-            .unwrap();
-        assert!(rates.known_in_time(route).unwrap().took <= began.elapsed());
     }
 
     #[rstest]

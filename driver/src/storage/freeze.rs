@@ -69,11 +69,6 @@ impl Still {
         self.since
     }
 
-    /// True if this driver has frozen a filesystem.
-    pub(super) fn has_frozen(&self) -> bool {
-        self.until.is_some()
-    }
-
     /// True if a copy must stop now, because a filesystem reached the maximum freeze time.
     pub fn stop(&self) -> bool {
         self.until.is_some_and(|until| Instant::now() >= until)

@@ -234,7 +234,9 @@ pub(super) struct Index {
     pub(super) volumes: RecordTable<VolumeRecord>,
     pub(super) snapshots: RecordTable<SnapshotRecord>,
     pub(super) groups: RecordTable<GroupRecord>,
-    /// What the snapshots share, and so do not promise.
+    /// Deleted snapshots that keep their images.
+    bases: BTreeMap<SnapshotId, Arc<SnapshotRecord>>,
+    /// What the snapshots share, and so do not promise. Those in `bases` are among them.
     pub(super) lineage: Lineage,
     inline: HashMap<Box<str>, VolumeId>,
     /// The volumes with a fault in their records.
@@ -294,6 +296,68 @@ impl Index {
         }
     }
 
+    /// Makes a snapshot a deleted one that keeps its image. It promises the same as before.
+    pub(super) fn keep_base(&mut self, id: SnapshotId) {
+        if let Some(record) = self.snapshots.take(id) {
+            self.bases.insert(id, record);
+        }
+    }
+
+    /// Inserts a deleted snapshot that keeps its image.
+    pub(super) fn put_base(&mut self, record: Arc<SnapshotRecord>) {
+        let all = record.promised();
+        self.lineage.put(record.source, record.id, all, all);
+        self.bases.insert(record.id, record);
+    }
+
+    /// Removes a deleted snapshot that keeps its image.
+    pub(super) fn take_base(&mut self, id: SnapshotId) {
+        if let Some(record) = self.bases.remove(&id) {
+            self.lineage.take(record.source, id);
+        }
+    }
+
+    /// Finds a snapshot, also a deleted one that keeps its image.
+    pub(super) fn snapshot_or_base(
+        &self,
+        id: SnapshotId,
+    ) -> Result<Option<Arc<SnapshotRecord>>, Error> {
+        match self.bases.get(&id) {
+            Some(base) => Ok(Some(base.clone())),
+            None => self.snapshots.get(id),
+        }
+    }
+
+    /// Finds a deleted snapshot that keeps its image.
+    pub(super) fn base(&self, id: SnapshotId) -> Option<&Arc<SnapshotRecord>> {
+        self.bases.get(&id)
+    }
+
+    /// The deleted snapshots that keep their images, oldest first.
+    pub(super) fn bases(&self) -> impl DoubleEndedIterator<Item = &Arc<SnapshotRecord>> {
+        self.bases.values()
+    }
+
+    /// Bytes that would not be promised without the deleted snapshots that keep their images.
+    pub(super) fn promised_to_bases(&self) -> u64 {
+        if self.bases.is_empty() {
+            return 0;
+        }
+        let mut without = self.lineage.clone();
+        for base in self.bases.values() {
+            without.take(base.source, base.id);
+        }
+        let without = without.promised(self.snapshots.promised());
+        self.promised_to_snapshots().saturating_sub(without)
+    }
+
+    /// Bytes promised to snapshots, with the deleted ones that keep their images.
+    fn promised_to_snapshots(&self) -> u64 {
+        let bases = self.bases.values().map(|base| base.promised());
+        let all = bases.fold(self.snapshots.promised(), u64::saturating_add);
+        self.lineage.promised(all)
+    }
+
     /// Finds the volume with this kubelet handle.
     pub(super) fn inline(&self, handle: &str) -> Option<Arc<VolumeRecord>> {
         let id = self.inline.get(handle)?;
@@ -316,7 +380,8 @@ impl Index {
 
     /// Bytes promised to volumes and snapshots.
     pub(super) fn promised(&self) -> u64 {
-        let snapshots = self.lineage.promised(self.snapshots.promised());
-        self.volumes.promised().saturating_add(snapshots)
+        self.volumes
+            .promised()
+            .saturating_add(self.promised_to_snapshots())
     }
 }

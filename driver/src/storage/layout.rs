@@ -26,6 +26,8 @@ use crate::kernel::linux::start_sync;
 use crate::kernel::shared_dir::SharedDir;
 use crate::kernel::{self, FileId, Kernel, file};
 
+mod kept;
+
 /// The open directories of a pool.
 #[derive(Debug)]
 pub(super) struct PoolLayout {
@@ -353,11 +355,11 @@ impl PoolLayout {
         file::open_beneath(dir, Path::new(entry), OFlags::DIRECTORY)
     }
 
-    fn to_trash(&self, kind: EntryKind, entry: &str) -> kernel::Result<()> {
+    fn to_trash(&self, kind: EntryKind, entry: &str, name: &str) -> kernel::Result<()> {
         if !self.renames_whole {
             self.remove_mark(kind, entry)?;
         }
-        file::rename(self.entries(kind), entry, self.trash(), entry)?;
+        file::rename(self.entries(kind), entry, self.trash(), name)?;
         self.sync_trash(kind)
     }
 
@@ -369,7 +371,7 @@ impl PoolLayout {
     /// Moves an entry to `trash/`. False if it is not in its place: an earlier try may have moved
     /// it, and only an fsync may have failed. Then this repeats the fsyncs.
     fn move_or_sync_trash(&self, kind: EntryKind, entry: &str) -> kernel::Result<bool> {
-        match self.to_trash(kind, entry) {
+        match self.to_trash(kind, entry, entry) {
             Err(kernel::Error::NotFound { .. }) => self.sync_trash(kind).map(|()| false),
             moved => moved.map(|()| true),
         }
@@ -521,7 +523,7 @@ impl Incoming<'_> {
         self.at = match moved {
             Ok(()) => None,
             // The rename may have happened, and only its fsync may have failed.
-            Err(_) => match phase("trash", || layout.to_trash(kind, entry)) {
+            Err(_) => match phase("trash", || layout.to_trash(kind, entry, entry)) {
                 Ok(()) => Some(Left::Trash),
                 Err(kernel::Error::NotFound { .. }) => Some(Left::Incoming),
                 Err(_) => Some(Left::On(kind)),

@@ -24,7 +24,7 @@ struct Part {
 }
 
 /// The snapshots of a pool, and on which others they count.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Lineage {
     volumes: HashMap<VolumeId, BTreeMap<SnapshotId, Part>>,
     /// Bytes of all parts that do not count, because a base has them.

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use super::file_names::EntryKind;
 use super::image_stat::ImageStat;
 use super::index::{Index, NamedRecord, RecordTable};
+use super::kept_bases;
 use super::layout::Left;
 use super::load;
 use super::noted_problem::Until;
@@ -52,6 +53,7 @@ pub(super) fn recover(
 ) -> Result<()> {
     sweep::sweep(pool)?;
     *pool.index.write() = read_records(pool)?;
+    kept_bases::recover(pool)?;
     split_old_records(pool);
     let mut images = look_at_images(pool);
     unmount_old_scratch(pool, kernel, options, &images);

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::capacity::{self, SpaceRequest, SpaceUsage};
+use super::kept_bases::wait_until_freed;
 use super::{Error, Pool, Result};
 
 /// Space reserved for a running operation. Dropping it releases the space, because the index then
@@ -39,8 +40,9 @@ impl Reservation<'_> {
 }
 
 impl Pool {
-    /// Reserves space for an operation. [`Error::NoRoom`] reports how much could be promised. A
-    /// pool that its next opening would not find takes nothing more.
+    /// Reserves space for an operation. Deleted snapshots that keep their images go first if that
+    /// may help. [`Error::NoRoom`] reports how much could be promised. A pool that its next opening
+    /// would not find takes nothing more.
     pub(super) fn reserve(self: &Arc<Self>, request: SpaceRequest) -> Result<Reservation<'_>> {
         self.check_place()?;
         if request.thick {
@@ -50,6 +52,16 @@ impl Pool {
         if self.admit(&usages, request).is_err() {
             drop(guard);
             self.measure_snapshots();
+            (usages, guard) = self.space_usages()?;
+        }
+        while self.admit(&usages, request).is_err() && self.may_fit_without_bases(&usages, request)
+        {
+            drop(guard);
+            self.drop_oldest_base();
+            wait_until_freed(|| {
+                let (usages, _guard) = self.space_usages()?;
+                Ok(self.admit(&usages, request).is_ok())
+            })?;
             (usages, guard) = self.space_usages()?;
         }
         let _guard = guard;

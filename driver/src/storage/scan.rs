@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH};
+use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH, kept_id};
 use super::image_stat::ImageStat;
 use super::layout::open_dir;
 use super::load::{self, EntryName};
@@ -46,7 +46,9 @@ pub struct Contents {
     pub volumes: Vec<Item<VolumeRecord>>,
     pub snapshots: Vec<Item<SnapshotRecord>>,
     pub groups: Vec<Item<GroupRecord>>,
-    /// Entries under `incoming/` and `trash/`.
+    /// Deleted snapshots that keep their images.
+    pub bases: Vec<SnapshotRecord>,
+    /// Entries under `incoming/` and `trash/`, but for those in `bases`.
     pub leftovers: Vec<Leftover>,
     /// Unknown files and directories, relative to the root.
     pub unknown_files: Vec<PathBuf>,
@@ -105,26 +107,31 @@ impl Contents {
         let stat = rustix::fs::fstat(dir).map_err(|e| Error::io("fstat", path, e.into()))?;
         let mut unknown_files = unknown_files_at_top(dir)?;
         let boot = kernel.boot_id()?;
+        let volumes = items((dir, id), &boot, &mut unknown_files)?;
+        let mut leftovers = leftovers(dir)?;
+        let bases = take_bases(dir, &volumes, &mut leftovers)?;
         Ok(Contents {
             root: path.to_path_buf(),
             id,
             device: stat.st_dev,
             reflinks: crate::kernel::reflink_support::shares_extents(dir)?,
             usage: kernel.usage_of(dir)?,
-            volumes: items((dir, id), &boot, &mut unknown_files)?,
+            volumes,
             snapshots: items((dir, id), &boot, &mut unknown_files)?,
             groups: items((dir, id), &boot, &mut unknown_files)?,
-            leftovers: leftovers(dir)?,
+            bases,
+            leftovers,
             unknown_files,
         })
     }
 
     /// Bytes that the pool has promised: the sizes of volumes, and the bytes that snapshots held
-    /// when they were taken.
+    /// when they were taken, also deleted ones that keep their images.
     pub fn promised_bytes(&self) -> u64 {
         let volumes = self.volumes.iter().filter_map(|v| v.record.as_ref().ok());
         let snapshots = self.snapshots.iter().filter_map(|s| s.record.as_ref().ok());
         let volumes = volumes.map(|v| v.capacity_bytes);
+        let snapshots = snapshots.chain(&self.bases);
         let snapshots = snapshots.map(|s| s.allocated_bytes.min(s.size_bytes));
         volumes.chain(snapshots).fold(0, u64::saturating_add)
     }
@@ -220,6 +227,36 @@ fn leftovers(pool: BorrowedFd<'_>) -> Result<Vec<Leftover>> {
         }
     }
     Ok(found)
+}
+
+/// Moves the deleted snapshots that keep their images out of the leftovers. The next start of the
+/// driver frees those that are not whole or have no volume.
+fn take_bases(
+    pool: BorrowedFd<'_>,
+    volumes: &[Item<VolumeRecord>],
+    leftovers: &mut Vec<Leftover>,
+) -> Result<Vec<SnapshotRecord>> {
+    let mut bases = Vec::new();
+    let Some(trash) = open_if_there(pool, TRASH, DIRECTORY)? else {
+        return Ok(bases);
+    };
+    let mut buffer = Vec::new();
+    leftovers.retain(|leftover| {
+        let Some(id) = kept_id(&leftover.name).filter(|_| leftover.area == Area::Trash) else {
+            return true;
+        };
+        let stored = load::stored::<SnapshotRecord>(trash.as_fd(), &leftover.name, id, &mut buffer);
+        let Some(record) = stored.ok().filter(|_| leftover.image.is_some()) else {
+            return true;
+        };
+        let source = record.source.to_string();
+        let has_volume = volumes.iter().any(|volume| volume.name == source);
+        if has_volume {
+            bases.push(record);
+        }
+        !has_volume
+    });
+    Ok(bases)
 }
 
 /// Opens a file beneath a directory; `None` if it does not exist.

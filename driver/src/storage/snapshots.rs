@@ -121,9 +121,7 @@ impl<'a> SnapshotShare<'a> {
         let newest = pool.index.read().lineage.newest(volume);
         let base = newest.filter(|_| pool.reflinks).and_then(|newest| {
             // Without an image it shares nothing, and its own calls report that.
-            let entry = newest.to_string();
-            let image = pool.layout.open_image(EntryKind::Snapshots, &entry, false);
-            Some((newest, image.ok()?))
+            Some((newest, pool.open_base(newest).ok()?))
         });
         if let Some((newest, image)) = base {
             share.base = Some(image);
@@ -146,8 +144,7 @@ impl Drop for SnapshotShare<'_> {
     fn drop(&mut self) {
         let mut index = self.pool.index.write();
         if index
-            .snapshots
-            .get(self.id)
+            .snapshot_or_base(self.id)
             .is_ok_and(|found| found.is_none())
         {
             index.lineage.take(self.volume, self.id);
@@ -275,8 +272,8 @@ impl Pools {
         })
     }
 
-    /// Frees a snapshot. A missing snapshot is [`Error::NoSnapshot`]; a group's is
-    /// [`Error::InGroup`].
+    /// Deletes a snapshot, and frees it unless its image is kept for later deltas. A missing
+    /// snapshot is [`Error::NoSnapshot`]; a group's is [`Error::InGroup`].
     pub fn delete_snapshot(&self, id: &SnapshotId) -> Result<()> {
         let named = match self.snapshot(id) {
             Err(Error::Corrupt { .. }) => {
@@ -298,7 +295,7 @@ impl Pools {
         };
         match group {
             Some(group) => Err(Error::InGroup(*id, group)),
-            None => self.with_id(id.pool())?.drop_snapshot(*id),
+            None => self.with_id(id.pool())?.retire_snapshot(*id),
         }
     }
 
@@ -325,7 +322,7 @@ impl Pool {
                 continue;
             };
             let mut index = self.index.write();
-            if let Ok(Some(record)) = index.snapshots.get(id) {
+            if let Ok(Some(record)) = index.snapshot_or_base(id) {
                 let own = record.promised().saturating_sub(common);
                 index.lineage.count_on(volume, id, base, own);
             }
@@ -334,10 +331,7 @@ impl Pool {
     }
 
     fn common_bytes(&self, base: SnapshotId, id: SnapshotId) -> Result<u64> {
-        let [base, image] = [base, id].map(|id| {
-            let entry = id.to_string();
-            self.layout.open_image(EntryKind::Snapshots, &entry, false)
-        });
+        let [base, image] = [base, id].map(|id| self.open_base(id));
         Ok(extents::common_bytes(&base?, &image?)?)
     }
 

@@ -18,6 +18,7 @@ mod testkit;
 
 mod copies;
 mod groups;
+mod kept_bases;
 mod opening;
 mod powercut;
 mod syncs;

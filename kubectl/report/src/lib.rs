@@ -8,6 +8,7 @@
 pub mod clock;
 pub mod cuts;
 pub mod driver_name;
+mod error_chain;
 pub mod events;
 pub mod flags;
 pub mod image_map;
@@ -17,3 +18,5 @@ pub mod pool_spec;
 pub mod quantity;
 pub mod reported_problem;
 pub mod status;
+
+pub use error_chain::error_chain;

@@ -67,6 +67,11 @@ pub struct PoolReport {
     pub snapshots: usize,
     /// The cuts among the snapshots; null without any, and from earlier versions.
     pub cuts: Option<CutUsage>,
+    /// Number of deleted snapshots that keep their images; null if unknown.
+    pub deleted_bases: Option<usize>,
+    /// Bytes that these images held when the snapshots were taken, including blocks shared with
+    /// others; null if unknown.
+    pub deleted_base_bytes: Option<u64>,
 }
 
 /// The cuts of crash explorations in a pool.

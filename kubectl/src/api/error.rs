@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use hostloop_report::error_chain;
 use kube::{Api, Resource};
 
 use super::DEADLINE;
@@ -212,20 +213,6 @@ fn failure(error: &kube::Error) -> String {
         }
         _ => causes,
     }
-}
-
-/// An error with its causes, each once. The client's own messages omit the causes.
-pub(crate) fn error_chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        let words = error.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        cause = error.source();
-    }
-    text
 }
 
 #[cfg(test)]

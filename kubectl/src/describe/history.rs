@@ -27,32 +27,23 @@ pub(crate) struct Moment {
 /// The history of a claim.
 pub(crate) fn history(objects: &VolumeObjects) -> Vec<Moment> {
     let mut moments = Vec::new();
-    objects
-        .claims
-        .iter()
-        .for_each(|claim| of_claim(claim, &mut moments));
-    objects
-        .volumes
-        .iter()
-        .for_each(|volume| of_volume(volume, &mut moments));
-    objects
-        .attachments
-        .iter()
-        .for_each(|a| of_attachment(a, &mut moments));
-    objects
-        .pods
-        .iter()
-        .for_each(|pod| of_pod(pod, &mut moments));
-    objects
-        .snapshots
-        .iter()
-        .for_each(|snapshot| of_snapshot(snapshot, &mut moments));
+    for claim in &objects.claims {
+        of_claim(claim, &mut moments);
+    }
+    for volume in &objects.volumes {
+        of_volume(volume, &mut moments);
+    }
+    for attachment in &objects.attachments {
+        of_attachment(attachment, &mut moments);
+    }
+    for pod in &objects.pods {
+        of_pod(pod, &mut moments);
+    }
+    for snapshot in &objects.snapshots {
+        of_snapshot(snapshot, &mut moments);
+    }
     for group in &objects.groups {
-        let mut object = ObjectHistory {
-            name: format!("group/{}", group.name_any()),
-            moments: &mut moments,
-        };
-        object.add_life(group);
+        ObjectHistory::begin(format!("group/{}", group.name_any()), group, &mut moments);
     }
     moments.extend(objects.events.iter().map(of_event));
     // The sort is stable, so a creation stays before a condition of the same second.
@@ -66,7 +57,17 @@ struct ObjectHistory<'m> {
     moments: &'m mut Vec<Moment>,
 }
 
-impl ObjectHistory<'_> {
+impl<'m> ObjectHistory<'m> {
+    /// Begins with the object's creation and deletion.
+    fn begin(name: String, object: &impl ResourceExt, moments: &'m mut Vec<Moment>) -> Self {
+        let mut begun = ObjectHistory { name, moments };
+        let meta = object.meta();
+        let (created, deleted) = (&meta.creation_timestamp, &meta.deletion_timestamp);
+        begun.add(created.as_ref(), "created", false);
+        begun.add(deleted.as_ref(), "deletion asked for", false);
+        begun
+    }
+
     fn add(&mut self, at: Option<&Time>, what: impl Into<String>, is_bad: bool) {
         let Some(at_ns) = at.map(ns) else { return };
         let object = self.name.clone();
@@ -77,23 +78,10 @@ impl ObjectHistory<'_> {
             is_bad,
         });
     }
-
-    fn add_life(&mut self, object: &impl ResourceExt) {
-        self.add(object.meta().creation_timestamp.as_ref(), "created", false);
-        self.add(
-            object.meta().deletion_timestamp.as_ref(),
-            "deletion asked for",
-            false,
-        );
-    }
 }
 
 fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
-    let mut object = ObjectHistory {
-        name: "claim".to_owned(),
-        moments,
-    };
-    object.add_life(claim);
+    let mut object = ObjectHistory::begin("claim".to_owned(), claim, moments);
     let status = claim.status.iter();
     for condition in status.flat_map(|status| status.conditions.iter().flatten()) {
         let message = condition.message.as_deref().or(condition.reason.as_deref());
@@ -104,11 +92,7 @@ fn of_claim(claim: &PersistentVolumeClaim, moments: &mut Vec<Moment>) {
 }
 
 fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
-    let mut object = ObjectHistory {
-        name: format!("volume/{}", volume.name_any()),
-        moments,
-    };
-    object.add_life(volume);
+    let mut object = ObjectHistory::begin(format!("volume/{}", volume.name_any()), volume, moments);
     let Some(status) = &volume.status else { return };
     let phase = status.phase.as_deref().unwrap_or_default();
     let message = status
@@ -121,11 +105,11 @@ fn of_volume(volume: &PersistentVolume, moments: &mut Vec<Moment>) {
 }
 
 fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
-    let mut object = ObjectHistory {
-        name: format!("attachment/{}", attachment.name_any()),
+    let mut object = ObjectHistory::begin(
+        format!("attachment/{}", attachment.name_any()),
+        attachment,
         moments,
-    };
-    object.add_life(attachment);
+    );
     let Some(status) = &attachment.status else {
         return;
     };
@@ -144,11 +128,7 @@ fn of_attachment(attachment: &VolumeAttachment, moments: &mut Vec<Moment>) {
 }
 
 fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
-    let mut object = ObjectHistory {
-        name: format!("pod/{}", pod.name_any()),
-        moments,
-    };
-    object.add_life(pod);
+    let mut object = ObjectHistory::begin(format!("pod/{}", pod.name_any()), pod, moments);
     let status = pod.status.iter();
     for condition in status.flat_map(|status| status.conditions.iter().flatten()) {
         let message = condition.message.as_deref().or(condition.reason.as_deref());
@@ -158,11 +138,11 @@ fn of_pod(pod: &Pod, moments: &mut Vec<Moment>) {
 }
 
 fn of_snapshot(snapshot: &VolumeSnapshot, moments: &mut Vec<Moment>) {
-    let mut object = ObjectHistory {
-        name: format!("snapshot/{}", snapshot.name_any()),
+    let mut object = ObjectHistory::begin(
+        format!("snapshot/{}", snapshot.name_any()),
+        snapshot,
         moments,
-    };
-    object.add_life(snapshot);
+    );
     let Some(status) = &snapshot.status else {
         return;
     };

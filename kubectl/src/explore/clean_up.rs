@@ -17,7 +17,7 @@ use crate::api::{self, ApiError, Kind};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, NodePod};
 use crate::output;
-use crate::volume_objects::handle;
+use crate::volume_objects::{claim_ref, handle};
 
 /// How long a list of the nodes' cuts waits for the API server.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -235,10 +235,7 @@ async fn drop_cuts(
 }
 
 fn is_of_namespace(volume: &PersistentVolume, namespace: &str) -> bool {
-    let claim = volume
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.claim_ref.as_ref());
+    let claim = claim_ref(volume);
     claim.and_then(|claim| claim.namespace.as_deref()) == Some(namespace)
 }
 

@@ -9,7 +9,7 @@ use super::{Error, NAMED};
 use crate::Cluster;
 use crate::api::{ApiError, Objects};
 use crate::manifests::ObjectKey;
-use crate::volume_objects::{handle, inline_volumes, title};
+use crate::volume_objects::{claim_ref, handle, inline_volumes, title, volume_phase};
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
@@ -48,18 +48,14 @@ async fn find(cluster: &Cluster, objects: &mut Objects) -> Result<Vec<String>, A
 fn volume(volume: &PersistentVolume, driver: &str) -> Option<String> {
     handle(volume, driver)?;
     let name = volume.name_any();
-    let claim = volume.spec.as_ref()?.claim_ref.as_ref().and_then(|claim| {
+    let claim = claim_ref(volume).and_then(|claim| {
         Some(format!(
             "{}/{}",
             claim.namespace.as_deref()?,
             claim.name.as_deref()?
         ))
     });
-    let phase = volume
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    Some(match (claim, phase) {
+    Some(match (claim, volume_phase(volume)) {
         (Some(claim), Some("Released")) => {
             format!("PersistentVolume {name} (its claim {claim} is deleted)")
         }

@@ -1,7 +1,5 @@
 //! How far a volume is, and why it does not go on.
 
-use std::collections::BTreeMap;
-
 use hostloop_api_objects::labels::SELECTED_NODE;
 use hostloop_report::quantity;
 use hostloop_report::status::VolumeReport;
@@ -9,14 +7,15 @@ use k8s_openapi::api::core::v1::{
     Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
 };
 use k8s_openapi::api::storage::v1::{StorageClass, VolumeAttachment};
-use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use kube::ResourceExt;
 
 use crate::events::{self, Warning};
 use crate::verdict::{
     LONG_FREEZE_NS, NEWS_NS, Stuck, Verdict, VolumePhase, attachment_stuck, is_overdue,
 };
-use crate::volume_objects::{bound_volume, condition, created_ns, ns, phase};
+use crate::volume_objects::{
+    bound_volume, condition, created_ns, ns, phase, present_size, requested_size, volume_phase,
+};
 
 /// What is known about one volume.
 #[derive(Clone, Debug, Default)]
@@ -194,11 +193,7 @@ fn without_claim(facts: &VolumeFacts<'_>) -> Verdict {
     let Some(volume) = facts.volume else {
         return without_objects(facts);
     };
-    let phase = volume
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    let state = match phase {
+    let state = match volume_phase(volume) {
         Some("Available") => VolumePhase::Available,
         Some("Bound") => in_use(facts),
         _ => VolumePhase::Released,
@@ -451,20 +446,9 @@ fn progress(claim: &PersistentVolumeClaim) -> Option<String> {
 
 /// True if the claim asks for more than it has.
 fn is_to_grow(claim: &PersistentVolumeClaim) -> bool {
-    let asks = claim
-        .spec
-        .as_ref()
-        .and_then(|spec| spec.resources.as_ref()?.requests.as_ref());
-    let has = claim
-        .status
-        .as_ref()
-        .and_then(|status| status.capacity.as_ref());
-    has.and_then(storage_bytes)
-        .is_some_and(|has| asks.and_then(storage_bytes) > Some(has))
-}
-
-fn storage_bytes(sizes: &BTreeMap<String, Quantity>) -> Option<i64> {
-    quantity::bytes(&sizes.get("storage")?.0)
+    let asks = requested_size(claim).and_then(|size| quantity::bytes(&size.0));
+    let has = present_size(claim).and_then(|size| quantity::bytes(&size.0));
+    has.is_some() && asks > has
 }
 
 /// The pods' names in a sentence.

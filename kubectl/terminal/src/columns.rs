@@ -26,13 +26,19 @@ pub fn pool<Row: AsRef<PoolReport>>() -> [Cell<Row>; 11] {
         (numbers("VOLUMES"), |row, _| {
             row.as_ref().volumes.to_string()
         }),
-        (numbers("SNAPSHOTS"), |row, _| {
-            row.as_ref().snapshots.to_string()
-        }),
+        (numbers("SNAPSHOTS"), |row, _| snapshots(row.as_ref())),
         (prose("PATH", Some(12)), |row, _| {
             row.as_ref().path.display().to_string()
         }),
     ]
+}
+
+/// The snapshots of a pool, and behind a plus the deleted ones that keep their images.
+fn snapshots(pool: &PoolReport) -> String {
+    match pool.deleted_bases {
+        Some(bases) if bases > 0 => format!("{}+{bases}", pool.snapshots),
+        _ => pool.snapshots.to_string(),
+    }
 }
 
 /// The columns of a loop device.
@@ -107,4 +113,21 @@ pub fn or_dash(text: Option<String>) -> String {
 /// A size for people, or a dash.
 pub fn size(n: Option<u64>) -> String {
     or_dash(n.map(bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn deleted_snapshots_that_keep_their_images_are_behind_a_plus() {
+        for (deleted_bases, expected) in [(None, "3"), (Some(0), "3"), (Some(2), "3+2")] {
+            let pool = PoolReport {
+                snapshots: 3,
+                deleted_bases,
+                ..PoolReport::default()
+            };
+            assert_eq!(snapshots(&pool), expected);
+        }
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::process::ExitCode;
 
+use hostloop_report::error_chain;
+
 use crate::terminal;
 
 /// The exit status for an invalid command line (EX_USAGE). clap's 2 has a meaning for `fsck`.
@@ -13,7 +15,7 @@ pub fn status(program: &str, performed: Result<anyhow::Result<ExitCode>, clap::E
     match performed {
         Ok(Ok(code)) => code,
         Ok(Err(error)) => {
-            terminal::error(&format!("{program}: {}", sentence(&error)));
+            terminal::error(&format!("{program}: {}", error_chain(&*error)));
             ExitCode::FAILURE
         }
         // clap returns help and version as errors, too.
@@ -23,16 +25,4 @@ pub fn status(program: &str, performed: Result<anyhow::Result<ExitCode>, clap::E
             (Err(_), _) => ExitCode::FAILURE,
         },
     }
-}
-
-/// The error and its causes, each once: many messages already contain their cause.
-fn sentence(error: &anyhow::Error) -> String {
-    error.chain().fold(String::new(), |said, cause| {
-        let cause = cause.to_string();
-        match said.as_str() {
-            "" => cause,
-            said if said.contains(&cause) => said.to_owned(),
-            said => format!("{said}: {cause}"),
-        }
-    })
 }

@@ -234,19 +234,23 @@ fn bases_are_checked(site: &Site, base: &str, of_files: &str) {
     }
 }
 
-/// The first snapshot goes with its objects. The second one stays at the driver, and remains a base.
+/// Both snapshots go with their objects. The class of the second one keeps its image as a base.
 async fn deleted_bases(site: &Site, handles: &[String; 2], changed: &Listing) {
     let cluster = &site.cluster;
-    let kept = content_of(site, "block-1");
+    let contents = ["block-0", "block-1"].map(|snapshot| content_of(site, snapshot));
     for snapshot in ["block-0", "block-1"] {
         cluster.kubectl(&["delete", "volumesnapshot", snapshot, "--timeout=300s"]);
     }
-    cluster.kubectl(&["delete", "volumesnapshotcontent", &kept, "--timeout=300s"]);
+    // The driver has deleted a snapshot once its content is gone.
+    for content in contents {
+        let name = format!("volumesnapshotcontent/{content}");
+        cluster.kubectl(&["wait", "--for=delete", &name, "--timeout=300s"]);
+    }
     wait_for(
         "the end of the first snapshot",
         PATIENCE,
         async || match site.tool(&["-s", "block-2", "-P", &handles[0]]) {
-            Err(why) if why.contains("code = NotFound") => Ok(()),
+            Err(why) if why.contains("code = FailedPrecondition") => Ok(()),
             found => Err(format!("{found:?}")),
         },
     )

@@ -18,13 +18,14 @@ pub(crate) const SIZE: &str = "64Mi";
 /// The same in bytes.
 pub(crate) const BYTES: u64 = 64 << 20;
 
-/// A class of snapshots that the driver keeps when their objects are deleted.
+/// A class of snapshots that keep their images for a delta when they are deleted.
 pub(crate) const KEPT: &str = "
 apiVersion: snapshot.storage.k8s.io/v1
 kind: VolumeSnapshotClass
 metadata: {name: kept}
 driver: hostloop.csi.dev
-deletionPolicy: Retain
+deletionPolicy: Delete
+parameters: {keepDeletedBases: '1'}
 ";
 
 /// A claim, with a pod that uses it.

@@ -9,28 +9,14 @@ use http_body::{Body as HttpBody, Frame, SizeHint};
 use kube::client::Body;
 use prometheus_client::metrics::counter::Counter;
 use tonic::codegen::http::{Request, Response};
-use tower::{Layer, Service};
+use tower::Service;
 
 use crate::metrics::Metrics;
 
-/// A layer that counts the bytes a client's connections receive.
-pub(super) struct Received(pub(super) Arc<Metrics>);
-
-impl<S> Layer<S> for Received {
-    type Service = Counting<S>;
-
-    fn layer(&self, inner: S) -> Counting<S> {
-        Counting {
-            inner,
-            metrics: self.0.clone(),
-        }
-    }
-}
-
-/// A client's connections with the byte count.
+/// Counts the bytes that a client's connections receive.
 pub(super) struct Counting<S> {
-    inner: S,
-    metrics: Arc<Metrics>,
+    pub(super) inner: S,
+    pub(super) metrics: Arc<Metrics>,
 }
 
 impl<S, B> Service<Request<Body>> for Counting<S>

@@ -11,11 +11,12 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 use kube::{Client, Config};
 use tonic::codegen::Bytes;
 use tonic::codegen::http::{Request, Response};
+use tower::layer::layer_fn;
 use tower::util::option_layer;
 use tower::{BoxError, Layer, Service, ServiceExt};
 
-use super::bytes_received::Received;
-use super::trim::{KeptFields, Trim};
+use super::bytes_received::Counting;
+use super::trim::{KeptFields, Trimming};
 use crate::metrics::Metrics;
 
 type HttpAnswer = Response<hyper::body::Incoming>;
@@ -68,8 +69,11 @@ where
     B::Error: Into<BoxError>,
 {
     connections
-        .with_layer(&Received(metrics))
-        .with_layer(&Trim(kept))
+        .with_layer(&layer_fn(|inner| Counting {
+            inner,
+            metrics: metrics.clone(),
+        }))
+        .with_layer(&layer_fn(|inner| Trimming { inner, kinds: kept }))
         .build()
 }
 

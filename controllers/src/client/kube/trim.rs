@@ -13,7 +13,7 @@ mod held_object;
 
 #[cfg(test)]
 pub(crate) use answer::trimmed;
-pub(super) use answer::{Trim, TrimTo};
+pub(super) use answer::{TrimTo, Trimming};
 use held_object::HeldObject;
 pub(crate) use held_object::in_memory;
 

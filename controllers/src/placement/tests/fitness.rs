@@ -133,5 +133,5 @@ async fn selected_nodes_that_do_not_exist_are_not_remembered() {
         rig.claim("a", "late", json!({}));
         rig.work("a").await;
     }
-    assert_eq!(rig.at_work.reservations.lock().refusals("a"), 1);
+    assert_eq!(rig.choosing.reservations.lock().refusals("a"), 1);
 }

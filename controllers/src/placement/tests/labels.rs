@@ -11,7 +11,7 @@ async fn volumes_get_their_node_s_label() {
     let free = volume("free", DRIVER, "vol-pooln1-1");
     rig.world.add(&rig.world.context.caches.volumes(), free);
     for name in ["v", "v", "lost", "never", "free"] {
-        assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
+        assert_eq!(rig.labelling.volume_label(name).await, Outcome::Done);
     }
     assert_eq!(rig.world.api.writes(), ["v", "free"]);
     for (volume, node) in [("v", "n2"), ("free", "n1")] {
@@ -35,7 +35,7 @@ async fn volumes_without_a_claim_have_their_turns_together() {
     ] {
         let of = json!({"namespace": namespace, "name": claim, "uid": uid});
         let volume = with(volume("v", DRIVER, "h"), json!({"spec": {"claimRef": of}}));
-        let key = rig.at_work.volume_key(&crate::testing::read(volume));
+        let key = rig.labelling.volume_key(&crate::testing::read(volume));
         assert_eq!(key.namespace(), expected, "{of}");
     }
 }
@@ -67,7 +67,7 @@ async fn attachments_get_their_node_s_label() {
         "another-driver-s",
         "never",
     ] {
-        assert_eq!(rig.at_work.attachment_label(name).await, Outcome::Done);
+        assert_eq!(rig.labelling.attachment_label(name).await, Outcome::Done);
     }
     assert_eq!(rig.world.api.writes(), ["new", "wrong", "long"]);
     for (attachment, node) in [("new", "n1"), ("wrong", "n1"), ("long", &*long)] {
@@ -95,7 +95,7 @@ async fn a_copied_handle_changes_no_label() {
         rig.volume("v", "n1", handle, "a");
         rig.volume("copied", "n2", handle, "b");
         rig.content("c", json!({"volumeHandle": handle}), json!({}));
-        rig.at_work.content_label("c").await;
+        rig.labelling.content_label("c").await;
         let labels = rig.labels("volumesnapshotcontents/c");
         assert_eq!(labels[MANAGED_BY], expected, "{handle}");
     }
@@ -107,7 +107,7 @@ async fn what_all_handles_have_is_no_pool() {
     let rig = Rig::with_room(&[("n1", 5), ("n2", 5)]);
     rig.room_in("vol,snap,group,1", "n2", "now", 5);
     rig.content("c", json!({"snapshotHandle": "snap-pooln1-1"}), json!({}));
-    rig.at_work.content_label("c").await;
+    rig.labelling.content_label("c").await;
     let labels = rig.labels("volumesnapshotcontents/c");
     assert_eq!(labels, json!({MANAGED_BY: "n1"}));
 }
@@ -126,7 +126,7 @@ async fn a_group_on_several_nodes_gets_an_error() {
         let caches = &rig.world.context.caches;
         rig.world.add(&caches.group_contents(), content);
         for _ in 0..2 {
-            assert_eq!(rig.at_work.group_label(name).await, Outcome::Done);
+            assert_eq!(rig.labelling.group_label(name).await, Outcome::Done);
         }
     }
     assert_eq!(rig.world.api.writes(), ["one", "two/status"]);
@@ -217,8 +217,8 @@ async fn contents_without_a_known_node_say_so() {
         );
         for round in 0..3 {
             let outcomes = [
-                rig.at_work.content_label("c").await,
-                rig.at_work.group_label("c").await,
+                rig.labelling.content_label("c").await,
+                rig.labelling.group_label("c").await,
             ];
             let waits = outcomes.map(|outcome| matches!(outcome, Outcome::RequeueAfter(_)));
             assert_eq!(
@@ -270,16 +270,16 @@ async fn a_report_that_is_lost_is_made_again() {
         let content = rig.world.api.get(path).expect("the content");
         content["status"]["error"]["message"].clone()
     };
-    rig.at_work.content_label("c").await;
+    rig.labelling.content_label("c").await;
     tokio::time::advance(Duration::from_secs(61)).await;
-    assert_eq!(rig.at_work.content_label("c").await, Outcome::Done);
+    assert_eq!(rig.labelling.content_label("c").await, Outcome::Done);
     let reported = message();
     assert!(reported.is_string(), "{reported}");
 
     let contents = rig.world.context.caches.contents();
     rig.world.add(&contents, backup);
     assert!(message().is_null());
-    assert_eq!(rig.at_work.content_label("c").await, Outcome::Done);
+    assert_eq!(rig.labelling.content_label("c").await, Outcome::Done);
     assert_eq!(message(), reported);
 }
 
@@ -314,7 +314,7 @@ async fn a_volume_that_was_made_for_another_driver_s_claim_is_deleted() {
             "status": {"phase": phase}});
         let volume = with(volume(name, DRIVER, "h"), more);
         rig.world.add(&rig.world.context.caches.volumes(), volume);
-        assert_eq!(rig.at_work.volume_label(name).await, Outcome::Done);
+        assert_eq!(rig.labelling.volume_label(name).await, Outcome::Done);
         let left = rig.world.api.get(&format!("persistentvolumes/{name}"));
         assert_eq!(left.is_some(), is_left, "{what}");
     }

@@ -6,13 +6,14 @@ impl Rig {
     /// Runs all queues. Their retries come after the end of the test, so that a retry can't hide a
     /// missed event.
     fn begin(&mut self) {
-        let placement = self.placement();
-        let common = &mut placement.context.common;
+        let common = &mut self.world.context.common;
         common.retry_interval_start = Some(Duration::from_secs(3600));
         common.retry_interval_max = Some(Duration::from_secs(3600));
-        placement.queues = Queues::new(&placement.context);
-        self.at_work.listen();
-        tokio::spawn(self.at_work.clone().work());
+        self.restart();
+        self.choosing.listen();
+        self.labelling.listen();
+        tokio::spawn(self.choosing.clone().work());
+        tokio::spawn(self.labelling.clone().work());
     }
 
     /// Checks the node of a claim after the queues had some time.

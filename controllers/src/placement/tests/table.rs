@@ -1,7 +1,9 @@
 //! The placement table for the API server.
 
+use std::sync::atomic::Ordering;
+
 use super::*;
-use crate::placement::keep_table::Kept;
+use crate::placement::choosing::keep_table::Kept;
 
 const PATH: &str = "configmaps/places";
 
@@ -24,12 +26,12 @@ fn rig(data: Value) -> Rig {
 impl Rig {
     /// Checks the tables at once, after a change.
     async fn keep_changed(&self, kept: &mut Kept) {
-        self.at_work.changes.fetch_add(1, Ordering::SeqCst);
+        self.choosing.changes.fetch_add(1, Ordering::SeqCst);
         self.keep(kept).await;
     }
 
     async fn keep(&self, kept: &mut Kept) {
-        let keeping = self.at_work.keep(&place(), kept).await;
+        let keeping = self.choosing.keep(&place(), kept).await;
         keeping.expect("it is kept");
     }
 
@@ -128,7 +130,7 @@ async fn a_rejected_write_is_repeated() {
     let mut kept = Kept::default();
     rig.room("n1", "now", 5120);
     rig.world.api.refuse(PATH, 500);
-    let failed = rig.at_work.keep(&place(), &mut kept).await;
+    let failed = rig.choosing.keep(&place(), &mut kept).await;
     failed.expect_err("the server refuses");
     rig.keep(&mut kept).await;
     assert_eq!(rig.tables(), of_now("10", [256, 0]));
@@ -136,7 +138,7 @@ async fn a_rejected_write_is_repeated() {
         name: "elsewhere".to_owned(),
         ..place()
     };
-    let failed = rig.at_work.keep(&nowhere, &mut Kept::default()).await;
+    let failed = rig.choosing.keep(&nowhere, &mut Kept::default()).await;
     let error = failed.expect_err("no ConfigMap").to_string();
     assert_eq!(error, "get ConfigMap ns/elsewhere: not found");
 }

@@ -257,6 +257,20 @@ fn parameters_of_snapshots_without_effect_are_few() {
         ("deletionPolicy=Retain", Ok(())),
         ("ignoreFailedRead=true", Ok(())),
         ("ignoreFailedRead=false", Ok(())),
+        ("keepDeletedBases=0", Ok(())),
+        ("keepDeletedBases=8", Ok(())),
+        (
+            "keepDeletedBases=9",
+            Err(r#"parameters["keepDeletedBases"]"#),
+        ),
+        (
+            "keepDeletedBases=+1",
+            Err(r#"parameters["keepDeletedBases"]"#),
+        ),
+        (
+            "keepDeletedBases=",
+            Err(r#"parameters["keepDeletedBases"]"#),
+        ),
         (
             "ignoreFailedRead=1",
             Err(r#"parameters["ignoreFailedRead"]"#),
@@ -312,6 +326,7 @@ fn unknown_snapshot_parameters_are_ignored_on_request() {
     Ok(Consistency::Powercut),
     false
 )]
+#[case::with_bases("keepDeletedBases=2", Ok(Consistency::Frozen), false)]
 #[case::empty("consistency=", Err("is neither frozen nor powercut"), false)]
 #[case::another_word("consistency=crash", Err("is neither frozen nor powercut"), false)]
 #[case::upper_case("consistency=Powercut", Err("is neither frozen nor powercut"), false)]
@@ -326,7 +341,8 @@ fn snapshots_are_frozen_or_power_cuts_and_groups_are_frozen(
     assert_eq!(read, expected.map_err(str::to_owned));
     let of_group = group(&parameters, UnknownKeys::Rejected);
     assert_eq!(of_group.is_ok(), fits_groups, "{of_group:?}");
-    assert!(ignored(&parameters).all(|(key, _)| key != CONSISTENCY));
+    let has_effect = |key| [CONSISTENCY, KEEP_DELETED_BASES].contains(&key);
+    assert!(ignored(&parameters).all(|(key, _)| !has_effect(key)));
     // `--ignore-unknown-parameters` is for keys: a mistyped value would take another snapshot.
     if parameters.contains_key(CONSISTENCY) {
         let lenient = snapshot(&parameters, UnknownKeys::Ignored);

@@ -98,7 +98,10 @@ fn the_name_of_a_cut_is_taken_until_it_is_kept() {
     let pools = &bench.controller.pools;
     let cut = pools.take_cut(&volume.parse().unwrap(), mark).unwrap();
     let (id, name) = (cut.record.id.to_string(), cut.record.name.clone());
-    assert_eq!(bench.snapshot_ids(&id, "").unwrap(), [id.clone()]);
+    assert_eq!(
+        bench.snapshot_ids(&id, "").unwrap(),
+        std::slice::from_ref(&id)
+    );
     assert_answer(taken(&bench, &name, &volume, POWERCUT), "AlreadyExists");
     bench.create_from("b", of_snapshot(&id)).unwrap();
     pools.keep_cut(&cut.record.id).unwrap();

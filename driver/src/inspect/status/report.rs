@@ -72,6 +72,8 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
         volumes: contents.map_or(0, |c| c.volumes.len()),
         snapshots: contents.map_or(0, |c| c.snapshots.len()),
         cuts: contents.and_then(cuts),
+        deleted_bases: contents.map(|c| c.bases.len()),
+        deleted_base_bytes: contents.map(|c| c.bases.iter().map(|s| s.allocated_bytes).sum()),
     }
 }
 

@@ -320,7 +320,9 @@ impl Pool {
         self: &Arc<Self>,
         provisioning: Provisioning,
     ) -> Result<Capacity> {
-        let (usages, _) = self.space_usages()?;
+        let (mut usages, _) = self.space_usages()?;
+        // These go as soon as a request needs their room.
+        self.leave_out_bases(&mut usages);
         let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
         Ok(capacity::capacity(
             &usages,
@@ -392,6 +394,11 @@ impl Pool {
         Ok(measured)
     }
 
+    /// True if the pool's filesystem is known to hold nothing else.
+    pub(in crate::storage) fn is_alone(&self) -> bool {
+        self.space.get().is_some_and(|space| space.alone)
+    }
+
     /// The files under this pool without all their blocks, from the top down.
     pub(in crate::storage) fn sparse_files(&self, kernel: &dyn Kernel) -> Result<Vec<SparseFile>> {
         let layers = self.space.get().map(|space| space.layers.as_slice());
@@ -413,6 +420,7 @@ impl Pool {
     /// All images with their allocated space and their sources.
     fn images(&self) -> Result<Vec<Image>> {
         let mut images = Vec::new();
+        let bases: Vec<_> = self.index.read().bases().cloned().collect();
         {
             let index = self.index.read();
             for volume in index.volumes.all() {
@@ -437,7 +445,15 @@ impl Pool {
                 allocated: stat.map_or(0, |stat| stat.allocated),
             })
         });
-        held.collect()
+        let kept = bases.into_iter().map(|base| {
+            let stat = self.layout.stat_kept(base.id)?;
+            Ok(Image {
+                id: base.id.uuid(),
+                source: Some(base.source.uuid()),
+                allocated: stat.map_or(0, |stat| stat.allocated),
+            })
+        });
+        held.chain(kept).collect()
     }
 }
 

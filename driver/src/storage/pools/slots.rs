@@ -143,6 +143,7 @@ impl Pools {
                 pool.sync_again();
                 pool.sync_records_again();
                 pool.layout.remove_left();
+                pool.tend_bases();
                 recovery::recheck(&pool, &*self.kernel);
                 if self.options.max_snapshot_bytes_per_namespace.is_some() {
                     pool.measure_snapshots();

@@ -43,7 +43,8 @@ impl Drop for Allowance<'_> {
 
 impl Pools {
     /// Lets a snapshot in this pool with these parameters promise this much, until it is in the
-    /// index. Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace.
+    /// index. Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace, if that has no
+    /// deleted snapshots any more that keep their images.
     pub(in crate::storage) fn allow_snapshot(
         &self,
         pool: &Pool,
@@ -57,6 +58,14 @@ impl Pools {
         // What snapshots of an earlier process share must not count twice. Other pools may hang, so
         // [`Pools::tend`] measures them.
         pool.measure_snapshots();
+        let mut allowed = self.allow_within(namespace, bytes, limit);
+        while allowed.is_err() && self.drop_oldest_base_of(namespace) {
+            allowed = self.allow_within(namespace, bytes, limit);
+        }
+        allowed.map(Some)
+    }
+
+    fn allow_within(&self, namespace: &str, bytes: u64, limit: u64) -> Result<Allowance<'_>> {
         let mut taking = self.quota.0.lock();
         let used: u64 =
             taking.get(namespace).copied().unwrap_or_default() + self.used_by(namespace);
@@ -70,14 +79,14 @@ impl Pools {
             });
         }
         *taking.entry(namespace.to_owned()).or_default() += bytes;
-        Ok(Some(Allowance {
+        Ok(Allowance {
             quota: &self.quota,
             namespace: namespace.to_owned(),
             bytes,
-        }))
+        })
     }
 
-    /// What the snapshots of a namespace promise.
+    /// What the snapshots of a namespace promise, with deleted ones that keep their images.
     fn used_by(&self, namespace: &str) -> u64 {
         let pools = self.pools();
         let used = pools.iter().map(|pool| {
@@ -85,6 +94,7 @@ impl Pools {
             let its = index
                 .snapshots
                 .all()
+                .chain(index.bases())
                 .filter(|s| namespace_of(&s.parameters) == namespace);
             its.map(|snapshot| index.promised_to(snapshot)).sum::<u64>()
         });

@@ -15,7 +15,7 @@ use serde::de::IgnoredAny;
 use super::{Unfinished, note_left, remove};
 use crate::kernel::file;
 use crate::record::UnusableRecord;
-use crate::storage::file_names::{EntryKind, IMAGE};
+use crate::storage::file_names::{EntryKind, IMAGE, kept_id};
 use crate::storage::layout::{Left, PoolLayout};
 use crate::storage::load::read_record_bytes;
 use crate::storage::noted_problem::Until;
@@ -42,11 +42,15 @@ pub(super) fn sweep(pool: &Pool) -> Result<()> {
         let holds = Holding {
             mark: pool.layout.is_marked(left.from, &left.name)?,
             image: pool.layout.has_file(left.from, &left.name, IMAGE)?,
+            base: left.from == Left::Trash
+                && kept_id(&left.name).is_some_and(|id| id.pool() == pool.id),
         };
         match decide(&left, holds, &in_place) {
             Step::Remove => sweep_one(pool, left),
             Step::PutBack(kind) => put_back(pool, &left, kind),
             Step::Keep(entry) => keep(pool, &left, entry),
+            // `kept_bases` reads it once the volumes are known.
+            Step::Leave => {}
         }
     }
     Ok(())
@@ -59,12 +63,14 @@ struct SweptEntry {
     inode: u64,
 }
 
-/// What the directory of a leftover holds.
+/// What a leftover is.
 #[derive(Clone, Copy)]
 struct Holding {
     /// The mark of an entry in place.
     mark: bool,
     image: bool,
+    /// The name of a deleted snapshot that keeps its image.
+    base: bool,
 }
 
 /// An entry in its place.
@@ -90,6 +96,8 @@ enum Step<'a> {
     PutBack(EntryKind),
     /// Leave it, because of this entry in place.
     Keep(&'a InPlace),
+    /// Leave it, because it is a deleted snapshot that keeps its image.
+    Leave,
 }
 
 fn decide<'a>(left: &SweptEntry, holds: Holding, in_place: &'a [InPlace]) -> Step<'a> {
@@ -102,6 +110,7 @@ fn decide<'a>(left: &SweptEntry, holds: Holding, in_place: &'a [InPlace]) -> Ste
     match (same.or(named), kind) {
         (Some(entry), _) => Step::Keep(entry),
         (None, Some(kind)) if holds.mark => Step::PutBack(kind),
+        (None, None) if holds.base => Step::Leave,
         (None, _) => Step::Remove,
     }
 }

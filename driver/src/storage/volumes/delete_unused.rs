@@ -93,7 +93,7 @@ impl Pools {
 }
 
 impl Pool {
-    /// Deletes a volume and frees its space.
+    /// Deletes a volume and frees its space, with that of its deleted snapshots.
     pub(in crate::storage) fn drop_volume(&self, id: VolumeId) -> Result<()> {
         let entry = id.to_string();
         self.layout.discard(EntryKind::Volumes, &entry)?;
@@ -101,6 +101,7 @@ impl Pool {
         self.synced.lock().remove(&id);
         self.forget(&About::Volume(id));
         self.layout.free(&entry);
+        self.drop_surplus_bases(id);
         Ok(())
     }
 }

@@ -15,14 +15,16 @@ use rstest::rstest;
 use super::support::{Pool, Random};
 use crate::testkit::{self, Site};
 
+mod histories;
+
 const BLOCK: u64 = 4096;
 const VARIABLE: MetadataBlocks = MetadataBlocks::Variable;
 
 /// A controller over one pool. Fields are dropped in order.
 struct Rig {
     controller: Controller,
-    _site: Site<Linux>,
-    _pool: Pool,
+    site: Site<Linux>,
+    pool: Pool,
 }
 
 impl Rig {
@@ -39,8 +41,24 @@ impl Rig {
         };
         Rig {
             controller: Controller::new(pools, config),
-            _site: site,
-            _pool: pool,
+            site,
+            pool,
+        }
+    }
+
+    /// Ends the process and starts the next one.
+    fn restarted(self) -> Rig {
+        let Rig {
+            controller,
+            site,
+            pool,
+        } = self;
+        let config = controller.config.clone();
+        drop(controller);
+        Rig {
+            controller: Controller::new(site.start(), config),
+            site,
+            pool,
         }
     }
 
@@ -288,14 +306,16 @@ fn bad_requests() {
         Err(Error::OutOfRange(_)) => "out of range",
         Err(Error::NotFound(_) | Error::Pool(storage::Error::NoSnapshot(_))) => "missing",
         Err(Error::Pool(storage::Error::ForeignPool(_))) => "elsewhere",
+        Err(Error::FailedPrecondition(why)) if why.contains("full backup") => "full backup",
         Err(Error::Off(_)) => "off",
         Err(e) => panic!("{e}"),
     };
     for (id, expected) in ids {
         assert_eq!(code(rig.allocated(id, 0, 0)), expected, "{id:?}");
-        for pair in [[id, &mine], [&mine, id]] {
-            assert_eq!(code(rig.delta(pair, 0, 0)), expected, "{pair:?}");
-        }
+        assert_eq!(code(rig.delta([&mine, id], 0, 0)), expected, "to {id:?}");
+        // A tool has to read all blocks without its base.
+        let expected = if id == gone { "full backup" } else { expected };
+        assert_eq!(code(rig.delta([id, &mine], 0, 0)), expected, "from {id:?}");
     }
     let both = [mine.as_str(), &mine];
     for ((offset, max), expected) in numbers {

@@ -1,5 +1,6 @@
 //! What pools promise, on filesystems of known size.
 
+use std::collections::BTreeMap;
 use std::os::unix::fs::FileExt;
 
 use hostloop_driver::storage::{Error, Provisioning, VolumeRecord};
@@ -116,6 +117,34 @@ fn an_image_and_a_directory_on_one_filesystem_promise_it_once() {
     world.create_in("d", thin("beside", before / MI * MI - 100 * MI));
     let left = available(&world, "i", Provisioning::Thin);
     assert!(left <= 150 * MI, "{left}");
+}
+
+/// The image of a deleted snapshot has the blocks from before a change. They are room for volumes:
+/// it goes for one that needs them, and not for one that would not fit either way.
+#[test]
+fn the_image_of_a_deleted_snapshot_makes_room() {
+    let ground = Ground::new("xfs", 1024 * MI, &[]);
+    let mut world = World::at("p", &ground.at);
+    world.open();
+    let volume = world.create(thin("v", 200 * MI));
+    fill(&world, &volume, 200);
+    let parameters = BTreeMap::from([("keepDeletedBases".to_owned(), "1".to_owned())]);
+    let taken = world.pools().create_snapshot(&volume.id, "s", &parameters);
+    let snapshot = taken.unwrap();
+    fill(&world, &volume, 200);
+    let with_snapshot = available(&world, "p", Provisioning::Thin);
+    world.pools().delete_snapshot(&snapshot.id).unwrap();
+    let with_image = available(&world, "p", Provisioning::Thin);
+    let more = with_snapshot + 180 * MI..=with_snapshot + 220 * MI;
+    assert!(more.contains(&with_image), "{with_image}, not {more:?}");
+
+    let huge = thin("huge", with_image + 60 * MI);
+    let huge = world.pools().create_volume(&world.pool(), huge);
+    refused!(huge, Error::NoRoom { .. });
+    assert_eq!(world.pools().kept_bases(), std::slice::from_ref(&snapshot));
+    world.create(thin("large", (with_image - 60 * MI) / MI * MI));
+    assert!(world.pools().kept_bases().is_empty());
+    refused!(world.pools().base(&snapshot.id), Error::NoSnapshot(_));
 }
 
 /// A snapshot shares blocks until one side is written. On a separate filesystem, a pool can

@@ -16,7 +16,7 @@ use hostloop_proto::csi;
 use hostloop_proto::csi::identity_client::IdentityClient;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hyper_util::rt::TokioIo;
-use tokio::net::{UnixListener, UnixStream};
+use tokio::net::UnixStream;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_stream::wrappers::UnixListenerStream;
@@ -81,8 +81,8 @@ impl<K: TestKernel> Rig<K> {
         let server = server(&pools, configs);
         let socket = site.root().join("csi.sock");
         let bound = Socket::bind(&socket, &DirBuilder::new()).unwrap();
-        let (listener, name) = bound.into_parts();
-        let connections = UnixListenerStream::new(UnixListener::from_std(listener).unwrap());
+        let (listener, name) = bound.watched().unwrap();
+        let connections = UnixListenerStream::new(listener);
         let (stop, stopped) = oneshot::channel();
         let serving = {
             let server = server.clone();

@@ -180,6 +180,8 @@ pub(super) fn machine() -> Machine {
             volumes: 0,
             snapshots: 0,
             cuts: None,
+            deleted_bases: Some(0),
+            deleted_base_bytes: Some(0),
         }]),
         report: Ok(MachineReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),

@@ -1,5 +1,6 @@
 //! What the API server says about itself: version, time, kinds.
 
+use hostloop_report::error_chain;
 use http::header::DATE;
 use http::{HeaderMap, Request};
 use k8s_openapi::apimachinery::pkg::version::Info;
@@ -9,7 +10,7 @@ use kube::Client;
 use kube::client::Body;
 use tokio::time::timeout;
 
-use crate::api::{Call, DEADLINE, error_chain, timely};
+use crate::api::{Call, DEADLINE, timely};
 use crate::check::facts::{Fact, ServedKinds, Server, Unknown};
 use crate::manifests::Version;
 

@@ -11,7 +11,8 @@ use super::{ClusterFacts, ReportedObjects};
 use crate::status::report::VolumeRow;
 use crate::verdict::{OnNode, Verdict, VolumeFacts, volume_verdict};
 use crate::volume_objects::{
-    claim_size, created_ns, handle, has_ended, inline_volumes, source_of, volume_size,
+    claim_ref, claim_size, class_name, created_ns, handle, has_ended, inline_volumes, source_of,
+    volume_size,
 };
 
 impl ClusterFacts<'_> {
@@ -70,11 +71,7 @@ impl ClusterFacts<'_> {
 
     /// True if the volume's claim is in the namespace of the report.
     fn has_claim_of(&self, volume: &PersistentVolume) -> bool {
-        let claim = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.as_ref());
-        let namespace = claim.and_then(|claim| claim.namespace.as_deref());
+        let namespace = claim_ref(volume).and_then(|claim| claim.namespace.as_deref());
         self.namespace
             .is_none_or(|wanted| namespace == Some(wanted))
     }
@@ -132,10 +129,7 @@ impl ClusterFacts<'_> {
             pods: pods.iter().map(|pod| pod.name_any()).collect(),
             volume: volume.map(ResourceExt::name_any),
             handle: handle.map(str::to_owned),
-            class: claim
-                .spec
-                .as_ref()
-                .and_then(|spec| spec.storage_class_name.clone()),
+            class: class_name(claim).map(str::to_owned),
             source: source_of(claim),
             created_ns: created_ns(claim),
             ..VolumeRow::default()
@@ -181,10 +175,7 @@ impl ClusterFacts<'_> {
             volume: Some(volume),
             ..self.facts(found.on_node(Some(handle), node.as_deref()))
         };
-        let claim = volume
-            .spec
-            .as_ref()
-            .and_then(|spec| spec.claim_ref.as_ref());
+        let claim = claim_ref(volume);
         let row = VolumeRow {
             namespace: claim.and_then(|claim| claim.namespace.clone()),
             claim: claim.and_then(|claim| claim.name.clone()),

@@ -209,6 +209,13 @@ export interface PoolReport {
   available_bytes: number | null;
   /** The cuts among the snapshots; null without any, and from earlier versions. */
   cuts: CutUsage | null;
+  /**
+   * Bytes that these images held when the snapshots were taken, including blocks shared with
+   * others; null if unknown.
+   */
+  deleted_base_bytes: number | null;
+  /** Number of deleted snapshots that keep their images; null if unknown. */
+  deleted_bases: number | null;
   /** Free space of the pool's filesystem, including what it reserves for root. */
   free_bytes: number | null;
   /** The filesystem type, by the kernel's name. */

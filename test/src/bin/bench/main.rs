@@ -7,6 +7,7 @@ mod bare_loop;
 mod busy;
 mod by_hand;
 mod calls;
+mod changed_blocks;
 mod cluster;
 mod copies;
 mod density;
@@ -42,7 +43,14 @@ type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
 /// These parts run only if they are named: they take long, or need a Kubernetes, which takes long
 /// to build.
-const IF_NAMED: [&str; 5] = ["density", "cluster", "events", "scale", "sidecars"];
+const IF_NAMED: [&str; 6] = [
+    "changed-blocks",
+    "density",
+    "cluster",
+    "events",
+    "scale",
+    "sidecars",
+];
 
 const PARTS: &[Part] = &[
     ("attach", |runtime, _| attach::figures(runtime)),
@@ -55,6 +63,9 @@ const PARTS: &[Part] = &[
     }),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
+    ("changed-blocks", |runtime, _| {
+        changed_blocks::figures(runtime)
+    }),
     ("density", |_, args| {
         density::figures(&args.density(), &args.docs())
     }),
@@ -74,8 +85,8 @@ const PARTS: &[Part] = &[
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// The parts to measure; by default, all but density, cluster, events, scale
-    /// and sidecars
+    /// The parts to measure; by default, all but changed-blocks, density, cluster,
+    /// events, scale and sidecars
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,
     /// Keep the figures

@@ -27,6 +27,14 @@ pub(crate) fn mib(pid: u32, file: &str, key: &str) -> f64 {
     kib / 1024.0
 }
 
+/// What the process has read from files, in MiB.
+pub(crate) fn read_mib(pid: u32) -> f64 {
+    let text = read(pid, "io");
+    let line = text.lines().find_map(|line| line.strip_prefix("rchar:"));
+    let bytes: f64 = line.map_or(0.0, |n| n.trim().parse().expect("/proc shows a number"));
+    bytes / f64::from(1 << 20)
+}
+
 /// The process's time on a CPU, in seconds.
 pub(crate) fn cpu_seconds(pid: u32) -> f64 {
     let stat = read(pid, "stat");

@@ -11,7 +11,7 @@ use kube::client::Body;
 use tonic::codegen::Bytes;
 use tonic::codegen::http::header::CONTENT_LENGTH;
 use tonic::codegen::http::{Request, Response};
-use tower::{Layer, Service};
+use tower::Service;
 
 use super::{AnswerKind, KeptFields, Trimmer};
 use crate::client::kube::bytes_received::resource_and_verb;
@@ -20,37 +20,22 @@ use crate::client::kube::bytes_received::resource_and_verb;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TrimTo(pub(crate) &'static KeptFields);
 
-/// A layer that trims the answers with objects of these kinds.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Trim(pub(crate) &'static [KeptFields]);
-
-impl<S> Layer<S> for Trim {
-    type Service = Trimming<S>;
-
-    fn layer(&self, inner: S) -> Trimming<S> {
-        Trimming {
-            inner,
-            kinds: self.0,
-        }
-    }
-}
-
 /// A client that sends through `client` and trims the answers.
 #[cfg(test)]
 pub(crate) fn trimmed(client: Client, kinds: &'static [KeptFields]) -> Client {
     let namespace = client.default_namespace().to_owned();
-    let sending = tower::service_fn(move |request: Request<Body>| {
+    let inner = tower::service_fn(move |request: Request<Body>| {
         let client = client.clone();
         async move { client.send(request).await }
     });
-    Client::new(Trim(kinds).layer(sending), namespace)
+    Client::new(Trimming { inner, kinds }, namespace)
 }
 
-/// A client's connections with trimmed answers.
+/// A client's connections. Their answers with objects of these kinds are trimmed.
 #[derive(Clone, Debug)]
 pub(crate) struct Trimming<S> {
-    inner: S,
-    kinds: &'static [KeptFields],
+    pub(in crate::client::kube) inner: S,
+    pub(in crate::client::kube) kinds: &'static [KeptFields],
 }
 
 impl<S, B> Service<Request<Body>> for Trimming<S>

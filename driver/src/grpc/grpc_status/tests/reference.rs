@@ -97,7 +97,8 @@ fn of_call_error(error: &Error) -> (&'static str, &'static str) {
         ),
         FailedPrecondition(_) => (
             ANY,
-            "a call has to come first, or the volume is in use. The message says what to do",
+            "a call has to come first, the volume is in use, or the base of a delta is deleted. The \
+             message says what to do",
         ),
         BadToken(_) => (
             "ListVolumes, ListSnapshots, ControllerListVolumeHealth",

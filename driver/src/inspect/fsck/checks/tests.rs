@@ -120,6 +120,7 @@ impl Scene {
             volumes: vec![item(v.id, v, Some(10)), item(b.id, b, Some(11))],
             snapshots: vec![item(snapshot.id, snapshot, Some(12))],
             groups: vec![item(group.id, group, None)],
+            bases: Vec::new(),
             leftovers: Vec::new(),
             unknown_files: Vec::new(),
         };

@@ -2,6 +2,43 @@ use super::*;
 use crate::storage::PoolId;
 use crate::testkit::Site;
 
+fn step(step: Step<'_>) -> String {
+    match step {
+        Step::Remove => "remove".to_owned(),
+        Step::PutBack(kind) => format!("put back {kind:?}"),
+        Step::Keep(entry) => format!("keep {}", entry.inode),
+        Step::Leave => "leave".to_owned(),
+    }
+}
+
+/// A filesystem without a journal may have kept its name under `snapshots/`, too.
+#[test]
+fn a_deleted_snapshot_that_keeps_its_image_is_left() {
+    let id = SnapshotId::generate(PoolId::generate());
+    let left = SweptEntry {
+        from: Left::Trash,
+        name: crate::storage::file_names::kept_name(id),
+        inode: 1,
+    };
+    let in_place = |inode| InPlace {
+        kind: EntryKind::Snapshots,
+        name: id.to_string(),
+        inode,
+    };
+    let holds = Holding {
+        mark: false,
+        image: true,
+        base: true,
+    };
+    for (in_place, expected) in [
+        (vec![], "leave"),
+        (vec![in_place(2)], "leave"),
+        (vec![in_place(1)], "keep 1"),
+    ] {
+        assert_eq!(step(decide(&left, holds, &in_place)), expected);
+    }
+}
+
 /// The entry and its inode, whether it has the mark and an image, and what happens to it.
 #[test]
 fn what_is_in_place_is_never_removed() {
@@ -44,11 +81,12 @@ fn what_is_in_place_is_never_removed() {
                 name: name.to_owned(),
                 inode,
             };
-            let step = match decide(&left, Holding { mark, image }, &in_place) {
-                Step::Remove => "remove".to_owned(),
-                Step::PutBack(kind) => format!("put back {kind:?}"),
-                Step::Keep(entry) => format!("keep {}", entry.inode),
+            let holds = Holding {
+                mark,
+                image,
+                base: false,
             };
+            let step = step(decide(&left, holds, &in_place));
             assert_eq!(step, expected, "{name} {inode} {mark} {image}");
         }
     }

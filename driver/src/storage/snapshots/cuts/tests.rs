@@ -57,7 +57,8 @@ fn a_cut_is_a_snapshot_with_a_mark_until_it_is_kept() {
 fn only_a_cut_of_the_condition_is_dropped() {
     let (site, volume) = site(true);
     let pools = site.pools();
-    let plain = site.snapshot(&volume, "plain").id;
+    let plain = pools.create_powercut(&volume.id, "plain", &Default::default());
+    let plain = plain.unwrap().id;
     let [first, second] = [1, 2].map(|n| pools.take_cut(&volume.id, mark(n)).unwrap().record.id);
     assert!(!pools.drop_cut(&plain, |_| true).unwrap());
     assert!(!pools.drop_cut(&first, |cut| cut.number == 2).unwrap());

@@ -8,16 +8,16 @@ use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt;
 use tokio::time::Instant;
 
-use super::Placement;
-use super::metrics::AssignmentOutcome;
-use super::source_location::SourceLocation;
+use super::Choosing;
 use super::unfit::Unfit;
 use crate::api::node_fitness::UnfitNode;
 use crate::api::pvc::{self, DataSource};
 use crate::client::EventKind;
+use crate::placement::metrics::AssignmentOutcome;
+use crate::placement::source_location::SourceLocation;
 use crate::queue::Outcome;
 
-impl Placement {
+impl Choosing {
     /// Assigns a claim to the node of its source.
     pub(super) async fn follow(
         &self,
@@ -27,7 +27,7 @@ impl Placement {
     ) -> Outcome {
         let selected = pvc::selected_node(claim);
         let delayed = pvc::is_delayed(class);
-        match (self.source(claim, requested), selected) {
+        match (self.shared.source(claim, requested), selected) {
             (SourceLocation::Unknown(why), _) => {
                 let message = format!("waiting for the source of the claim: {why}");
                 self.wait(
@@ -82,7 +82,7 @@ impl Placement {
             );
             return self.blocked(claim, message);
         }
-        let version = self.room(node, &class.name_any());
+        let version = self.shared.room(node, &class.name_any());
         let version = version.map_or(0, |room| room.version);
         let passed_over = self
             .reservations

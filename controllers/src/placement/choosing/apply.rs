@@ -10,10 +10,9 @@ use kube::ResourceExt;
 use serde_json::json;
 use tokio::time::Instant;
 
-use super::Placement;
+use super::Choosing;
 use super::decide::{Facts, Step, decide};
 use super::gather::Publication;
-use super::metrics::AssignmentOutcome;
 use super::most_room::{Request, choose};
 use crate::api::constants::is_name;
 use crate::api::message;
@@ -22,6 +21,7 @@ use crate::api::scope::{MAX_LABEL, NODE_LABEL, SELECTED_NODE};
 use crate::cache::store;
 use crate::client::EventKind;
 use crate::controller::ObjectKey;
+use crate::placement::metrics::AssignmentOutcome;
 use crate::queue::Outcome;
 
 const PROVISIONING: &str = "Provisioning";
@@ -60,9 +60,9 @@ fn due(last: Option<&LastEvent>, count: AssignmentOutcome, message: &str, now: I
     }
 }
 
-impl Placement {
+impl Choosing {
     /// Reconciles a claim, by its UID.
-    pub(super) async fn claim(&self, uid: &str) -> Outcome {
+    pub(in crate::placement) async fn claim(&self, uid: &str) -> Outcome {
         let Some(claim) = self.claims.get(uid).pop() else {
             self.forget(uid);
             return Outcome::Done;
@@ -85,7 +85,10 @@ impl Placement {
                 let message = format!(
                     "the claim's source is a {kind}: an external populator has to make the volume"
                 );
-                self.context.events.normal(&*claim, PROVISIONING, message);
+                self.shared
+                    .context
+                    .events
+                    .normal(&*claim, PROVISIONING, message);
                 Outcome::Done
             }
             _ => {
@@ -97,8 +100,8 @@ impl Placement {
 
     /// Rebuilds the reservations from the assignments of an earlier leader and of the scheduler.
     /// This must happen before the first assignment.
-    pub(super) async fn rebuild(&self) {
-        for claim in self.context.caches.claims().each() {
+    pub(in crate::placement) async fn rebuild(&self) {
+        for claim in self.shared.context.caches.claims().each() {
             // There may be many claims.
             tokio::task::yield_now().await;
             let facts = self.gather_without_node(&claim);
@@ -115,10 +118,10 @@ impl Placement {
         let claim = &*facts.claim;
         let class = pvc::class_name(claim).unwrap_or_default();
         let known = self.reservations.lock().node(uid).map(str::to_owned);
-        let version = known.and_then(|node| self.room(&node, class));
+        let version = known.and_then(|node| self.shared.room(&node, class));
         let version = version.map_or(0, |room| room.version);
         let selected = pvc::selected_node(claim);
-        let nodes = self.context.caches.nodes();
+        let nodes = self.shared.context.caches.nodes();
         // A user may write any text there, and a new one each second.
         let is_there = selected.is_some_and(|node| nodes.get(node).is_some());
         let mut reservations = self.reservations.lock();
@@ -139,7 +142,7 @@ impl Placement {
     /// there says so. Node cleanup looks after nodes that do not exist.
     fn impossible(&self, facts: &Facts) -> Option<String> {
         let claim = &*facts.claim;
-        let waits = pvc::is_for(claim, &self.context.driver.name) && facts.volume.is_none();
+        let waits = pvc::is_for(claim, &self.shared.context.driver.name) && facts.volume.is_none();
         let node = pvc::selected_node(claim).filter(|_| waits)?;
         let named: String = node.chars().take(MAX_LABEL).collect();
         let why = if !is_name(node) {
@@ -157,7 +160,7 @@ impl Placement {
 
     /// Removes the selected node from a claim, with a warning for its user.
     async fn give_back(&self, claim: &PersistentVolumeClaim, message: String) -> Outcome {
-        if !self.context.leader.leads() {
+        if !self.shared.context.leader.leads() {
             return Outcome::Done;
         }
         let (name, namespace) = (claim.name_any(), claim.namespace());
@@ -167,11 +170,11 @@ impl Placement {
             "annotations": {SELECTED_NODE: null},
             "labels": {NODE_LABEL: null},
         }});
-        match self.kube.merge(claim, patch).await {
+        match self.shared.kube.merge(claim, patch).await {
             Ok(written) => {
-                self.context.caches.claims().apply_write(written);
+                self.shared.context.caches.claims().apply_write(written);
                 tracing::info!(claim = %name, namespace, "{message}");
-                self.context.events.warning(claim, FAILED, message);
+                self.shared.context.events.warning(claim, FAILED, message);
                 Outcome::Done
             }
             Err(error) if error.is_not_found() => Outcome::Done,
@@ -251,7 +254,7 @@ impl Placement {
         // It has what a user wrote, and is kept for each claim that waits.
         let message = message::cut(&message, message::MAX_EVENT);
         self.mark_unschedulable(claim);
-        self.options.metrics.assigned(count);
+        self.shared.options.metrics.assigned(count);
         let now = Instant::now();
         let mut last_events = self.last_events.lock();
         match due(last_events.get(&uid), count, &message, now) {
@@ -262,7 +265,7 @@ impl Placement {
         }
         let (name, namespace) = (claim.name_any(), claim.namespace());
         tracing::info!(claim = %name, namespace, "{message}");
-        let (events, text) = (&self.context.events, message.clone());
+        let (events, text) = (&self.shared.context.events, message.clone());
         match kind {
             EventKind::Normal => events.normal(claim, WAITING, text),
             EventKind::Warning => events.warning(claim, FAILED, text),

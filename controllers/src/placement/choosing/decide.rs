@@ -1,6 +1,5 @@
 //! What the leader does for a claim; pure.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
@@ -9,8 +8,8 @@ use kube::ResourceExt;
 
 use crate::api::pv;
 use crate::api::pvc::{self, DataSource};
-use crate::api::scope::{NODE_LABEL, node_label};
 use crate::client::Resource;
+use crate::placement::placement_context::is_labelled;
 
 /// State of a claim and its objects.
 #[derive(Clone, Debug)]
@@ -102,11 +101,6 @@ fn requested_source(claim: &PersistentVolumeClaim, settings: Settings<'_>) -> Da
         Ok(requested) => requested,
         Err(_) => DataSource::Nothing,
     }
-}
-
-/// True if the labels assign an object to this node.
-pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool {
-    labels.get(NODE_LABEL) == Some(&node_label(node))
 }
 
 /// Labels a claim with its node, if it has a node and lacks the label.

@@ -9,7 +9,7 @@ use kube::api::ObjectMeta;
 use serde_json::{Map, Value, json};
 use tokio::time::Instant;
 
-use super::Placement;
+use super::Choosing;
 use super::table::{Table, left};
 use crate::api::pvc;
 use crate::client::ApiError;
@@ -28,16 +28,16 @@ type Texts = BTreeMap<String, String>;
 
 /// State of the tables and of the ConfigMap.
 #[derive(Debug, Default)]
-pub(super) struct Kept {
+pub(in crate::placement) struct Kept {
     tables: BTreeMap<String, (Table, Instant)>,
     /// The ConfigMap's data, and when it was read.
     there: Option<(Texts, Instant)>,
 }
 
-impl Placement {
+impl Choosing {
     /// Keeps the table until the future is dropped. Returns at once if no table is configured.
     pub(super) async fn keep_table(&self) {
-        let Some(place) = &self.options.table else {
+        let Some(place) = &self.shared.options.table else {
             return;
         };
         let mut kept = Kept::default();
@@ -54,7 +54,11 @@ impl Placement {
     }
 
     /// Writes the tables that changed.
-    pub(super) async fn keep(&self, place: &TableName, kept: &mut Kept) -> Result<(), ApiError> {
+    pub(in crate::placement) async fn keep(
+        &self,
+        place: &TableName,
+        kept: &mut Kept,
+    ) -> Result<(), ApiError> {
         let now = Instant::now();
         let desired = self.texts(&mut kept.tables, now);
         let fresh = kept
@@ -66,20 +70,20 @@ impl Placement {
             None => (self.read(place).await?, now),
         };
         let changes = changes(&there, &desired);
-        if changes.is_empty() || !self.context.leader.leads() {
+        if changes.is_empty() || !self.shared.context.leader.leads() {
             kept.there = Some((there, read));
             return Ok(());
         }
         let classes = changes.len();
         let patch = json!({"data": changes});
-        self.kube.merge(&place.object(), patch).await?;
+        self.shared.kube.merge(&place.object(), patch).await?;
         tracing::info!(classes, "wrote the placement table");
         kept.there = Some((desired, read));
         Ok(())
     }
 
     async fn read(&self, place: &TableName) -> Result<Texts, ApiError> {
-        let found: Option<ConfigMap> = self.kube.get(&place.namespace, &place.name).await?;
+        let found: Option<ConfigMap> = self.shared.kube.get(&place.namespace, &place.name).await?;
         // The administrator creates the ConfigMap together with the policy.
         let found = found.ok_or_else(|| ApiError::NotFound {
             call: format!("get ConfigMap {}/{}", place.namespace, place.name),
@@ -91,8 +95,9 @@ impl Placement {
     fn texts(&self, tables: &mut BTreeMap<String, (Table, Instant)>, now: Instant) -> Texts {
         let mut texts = Texts::new();
         let mut kept = BTreeMap::new();
-        for class in self.context.caches.classes().each() {
-            let placed = class.provisioner == self.context.driver.name && !pvc::is_delayed(&class);
+        for class in self.shared.context.caches.classes().each() {
+            let placed =
+                class.provisioner == self.shared.context.driver.name && !pvc::is_delayed(&class);
             if !placed {
                 continue;
             }

@@ -6,22 +6,22 @@ use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use kube::ResourceExt;
 use serde_json::json;
 
-use super::Placement;
-use super::decide::is_labelled;
-use super::metrics::AssignmentOutcome;
+use super::Choosing;
 use crate::api::pvc;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE, node_label};
 use crate::client::ApiError;
+use crate::placement::metrics::AssignmentOutcome;
+use crate::placement::placement_context::is_labelled;
 use crate::queue::Outcome;
 
 const MOVED: &str = "NodeReselected";
 
-impl Placement {
+impl Choosing {
     /// Selects a node for a claim that has its reservation there already. One write sets both the
     /// annotation and the label.
     pub(super) async fn assign(&self, claim: &Arc<PersistentVolumeClaim>, node: &str) -> Outcome {
         let uid = claim.uid().unwrap_or_default();
-        if !self.context.leader.leads() {
+        if !self.shared.context.leader.leads() {
             self.reservations.lock().release(&uid);
             return Outcome::Done;
         }
@@ -33,19 +33,19 @@ impl Placement {
             "annotations": {SELECTED_NODE: node},
             "labels": {NODE_LABEL: node_label(node)},
         }});
-        match self.kube.merge(&**claim, patch).await {
+        match self.shared.kube.merge(&**claim, patch).await {
             Ok(written) => {
-                self.context.caches.claims().apply_write(written);
+                self.shared.context.caches.claims().apply_write(written);
                 self.mark_schedulable(&uid);
                 let count =
                     before.map_or(AssignmentOutcome::Assigned, |_| AssignmentOutcome::Moved);
-                self.options.metrics.assigned(count);
+                self.shared.options.metrics.assigned(count);
                 tracing::info!(claim = %name, namespace, node, before, "selected the claim's node");
                 if let Some(before) = before {
                     let message = format!(
                         "node {node} has the source of the claim and is selected instead of {before}"
                     );
-                    self.context.events.normal(&**claim, MOVED, message);
+                    self.shared.context.events.normal(&**claim, MOVED, message);
                 }
                 Outcome::Done
             }
@@ -56,7 +56,7 @@ impl Placement {
                     ApiError::Conflict { .. } => AssignmentOutcome::Conflict,
                     _ => AssignmentOutcome::Failed,
                 };
-                self.options.metrics.assigned(count);
+                self.shared.options.metrics.assigned(count);
                 tracing::info!(
                     claim = %name, namespace, node, %error,
                     "cannot write the selected node to a claim"
@@ -73,8 +73,9 @@ impl Placement {
         if is_labelled(claim.labels(), node) {
             return Outcome::Done;
         }
-        let watch = self.context.caches.claims();
-        self.label(&watch, claim, NODE_LABEL, &node_label(node), false)
+        let watch = self.shared.context.caches.claims();
+        self.shared
+            .label(&watch, claim, NODE_LABEL, &node_label(node))
             .await
     }
 }

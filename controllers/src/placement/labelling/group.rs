@@ -5,10 +5,10 @@ use std::collections::BTreeSet;
 
 use kube::ResourceExt;
 
-use super::Placement;
-use super::source_location::{self, SourceLocation};
+use super::Labelling;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::client::Resource;
+use crate::placement::source_location::{self, SourceLocation};
 use crate::queue::Outcome;
 use crate::snapshots::VolumeGroupSnapshotContent;
 use crate::snapshots::content::{Content, GROUP};
@@ -76,19 +76,20 @@ fn complaint(nodes: &BTreeSet<String>) -> String {
     )
 }
 
-impl Placement {
+impl Labelling {
     /// Labels a group content, by its name, with the node of its members.
-    pub(super) async fn group_label(&self, name: &str) -> Outcome {
-        let watch = self.context.caches.group_contents();
+    pub(in crate::placement) async fn group_label(&self, name: &str) -> Outcome {
+        let watch = self.shared.context.caches.group_contents();
         let Some(content) = watch.get(name) else {
             self.unlocated.lock().remove(&(GROUP.word, name.to_owned()));
             return Outcome::Done;
         };
-        if content.spec.driver != self.context.driver.name {
+        if content.spec.driver != self.shared.context.driver.name {
             return Outcome::Done;
         }
         if let Some(label) = content.labels().get(MANAGED_BY) {
-            let location = source_location::of_label(label, &self.context.caches.nodes().all());
+            let location =
+                source_location::of_label(label, &self.shared.context.caches.nodes().all());
             return self.report_unlocated(&watch, &content, &location).await;
         }
         let locations = self.locations(&content);
@@ -107,7 +108,8 @@ impl Placement {
             }
             GroupLabelStep::Label(node) => {
                 let label = node_label(&node);
-                self.label(&watch, &*content, MANAGED_BY, &label, true)
+                self.shared
+                    .label(&watch, &*content, MANAGED_BY, &label)
                     .await
             }
             GroupLabelStep::Spans(_) if content.is_deleting() => Outcome::Done,
@@ -121,11 +123,11 @@ impl Placement {
         match &content.spec.source.volume_handles {
             Some(volumes) => volumes
                 .iter()
-                .map(|handle| self.bound_location(handle, namespace))
+                .map(|handle| self.shared.bound_location(handle, namespace))
                 .collect(),
             None => snapshots(content)
                 .iter()
-                .map(|handle| self.snapshot_location(handle))
+                .map(|handle| self.shared.snapshot_location(handle))
                 .collect(),
         }
     }

@@ -1,7 +1,7 @@
 use super::*;
 use crate::api::node_fitness::UnfitNode;
+use crate::placement::choosing::unfit::Unfit;
 use crate::placement::room::NodeRoom;
-use crate::placement::unfit::Unfit;
 
 fn left(node: &str, bytes: i64, largest: i64) -> Left<'_> {
     Left {

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::room::NodeRoom;
+use crate::placement::room::NodeRoom;
 use crate::queue::Backoff;
 
 /// After this time, a node has updated its capacity object for a new volume: it does every minute.
@@ -60,14 +60,14 @@ struct Rejection {
 
 /// Sum of a node's reservations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Sum {
-    pub(super) bytes: i64,
+pub(in crate::placement) struct Sum {
+    pub(in crate::placement) bytes: i64,
     pub(super) claims: usize,
 }
 
 /// All reservations, keyed by the UIDs of claims.
 #[derive(Debug, Default)]
-pub(super) struct Reservations {
+pub(in crate::placement) struct Reservations {
     nodes: HashMap<Arc<str>, HashMap<Arc<str>, Reservation>>,
     places: HashMap<Arc<str>, Arc<str>>,
     refusals: HashMap<String, HashMap<String, Rejection>>,
@@ -171,7 +171,12 @@ impl Reservations {
     }
 
     /// The reservations on a node that `room` does not account for yet.
-    pub(super) fn sum(&self, node: &str, room: Option<&NodeRoom>, now: Instant) -> Sum {
+    pub(in crate::placement) fn sum(
+        &self,
+        node: &str,
+        room: Option<&NodeRoom>,
+        now: Instant,
+    ) -> Sum {
         let mut sum = Sum::default();
         for entry in self.nodes.get(node).into_iter().flat_map(HashMap::values) {
             let counts = match entry.state {
@@ -214,7 +219,7 @@ impl Reservations {
 
     /// How many nodes' rejections of a claim are known.
     #[cfg(test)]
-    pub(super) fn refusals(&self, uid: &str) -> usize {
+    pub(in crate::placement) fn refusals(&self, uid: &str) -> usize {
         self.refusals.get(uid).map_or(0, HashMap::len)
     }
 

@@ -7,9 +7,9 @@ use std::fmt;
 use tokio::time::Instant;
 
 use super::reservations::{Reservations, Sum};
-use super::room::NodeRoom;
 use super::unfit::Unfit;
 use crate::api::quantity;
+use crate::placement::room::NodeRoom;
 
 /// Maximum number of unfit nodes in a message.
 const NAMED: usize = 6;

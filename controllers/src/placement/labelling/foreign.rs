@@ -7,7 +7,7 @@
 use k8s_openapi::api::core::v1::{ObjectReference, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::Placement;
+use super::Labelling;
 use crate::api::constants::PROVISIONED_BY;
 use crate::api::object_name::VolumeNaming;
 use crate::api::{pv, pvc};
@@ -41,37 +41,37 @@ fn is_foreign(claim: &PersistentVolumeClaim, uid: Option<&str>, driver: &str) ->
         && !pvc::is_for(claim, driver)
 }
 
-impl Placement {
+impl Labelling {
     /// Deletes the PersistentVolume if it was made for another driver's claim. Returns true if so.
     pub(super) async fn is_deleted_as_foreign(
         &self,
         volume: &PersistentVolume,
     ) -> Result<bool, ApiError> {
-        let driver = &self.context.driver.name;
-        let Some(named) = made_for(volume, driver, &self.options.naming) else {
+        let driver = &self.shared.context.driver.name;
+        let Some(named) = made_for(volume, driver, &self.shared.options.naming) else {
             return Ok(false);
         };
         let uid = named.uid.as_deref();
         let namespace = named.namespace.as_deref().unwrap_or_default();
         let name = named.name.as_deref().unwrap_or_default();
         // A claim that is not cached may be newer than the cache.
-        let seen = self.context.caches.claims().get_in(namespace, name);
+        let seen = self.shared.context.caches.claims().get_in(namespace, name);
         if seen.is_some_and(|claim| !is_foreign(&claim, uid, driver)) {
             return Ok(false);
         }
         // The cluster may have assigned the claim to this driver in the meantime.
-        let now: Option<PersistentVolumeClaim> = self.kube.get(namespace, name).await?;
+        let now: Option<PersistentVolumeClaim> = self.shared.kube.get(namespace, name).await?;
         let is_foreign = now.is_some_and(|claim| is_foreign(&claim, uid, driver));
-        if !is_foreign || !self.context.leader.leads() {
+        if !is_foreign || !self.shared.context.leader.leads() {
             return Ok(false);
         }
-        self.kube.delete_unchanged(volume).await?;
+        self.shared.kube.delete_unchanged(volume).await?;
         let message = format!(
             "Deleted: it was made for claim {namespace}/{name}, which is not of driver {driver}; \
              check the node that made it"
         );
         tracing::warn!(volume = volume.name_any(), "{message}");
-        self.context.events.warning(volume, DELETED, message);
+        self.shared.context.events.warning(volume, DELETED, message);
         Ok(true)
     }
 }

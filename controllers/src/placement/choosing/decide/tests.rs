@@ -2,7 +2,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::api::constants::PROVISIONER;
-use crate::api::scope::SELECTED_NODE;
+use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::testing::{read, with};
 
 const NOW: &str = "Immediate";

@@ -7,16 +7,14 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use k8s_openapi::jiff::Timestamp;
 use kube::ResourceExt;
-use serde_json::json;
 use tokio::time::Instant;
 
-use super::Placement;
-use super::decide::is_labelled;
-use super::source_location::SourceLocation;
+use super::Labelling;
 use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::cache::Store;
-use crate::client::{ApiError, Resource};
+use crate::placement::placement_context::is_labelled;
+use crate::placement::source_location::SourceLocation;
 use crate::queue::Outcome;
 use crate::snapshots::content::{Content, SINGLE};
 use crate::snapshotter::status_of_failure;
@@ -55,10 +53,10 @@ pub(super) fn of_content(
     (!labels.contains_key(MANAGED_BY)).then(|| node_label(node))
 }
 
-impl Placement {
+impl Labelling {
     /// Labels a PersistentVolume, by its name.
-    pub(super) async fn volume_label(&self, name: &str) -> Outcome {
-        let watch = self.context.caches.volumes();
+    pub(in crate::placement) async fn volume_label(&self, name: &str) -> Outcome {
+        let watch = self.shared.context.caches.volumes();
         let Some(volume) = watch.get(name) else {
             return Outcome::Done;
         };
@@ -70,50 +68,53 @@ impl Placement {
                 return Outcome::Failed;
             }
         }
-        let driver = &self.context.driver.name;
-        let node = self.volume_node(&volume);
+        let driver = &self.shared.context.driver.name;
+        let node = self.shared.volume_node(&volume);
         match of_volume(&volume, driver, node.as_deref()) {
             None => Outcome::Done,
             Some(node) => {
                 let value = node_label(&node);
-                self.label(&watch, &*volume, NODE_LABEL, &value, false)
+                self.shared
+                    .label(&watch, &*volume, NODE_LABEL, &value)
                     .await
             }
         }
     }
 
     /// Labels a VolumeAttachment, by its name.
-    pub(super) async fn attachment_label(&self, name: &str) -> Outcome {
-        let watch = self.context.caches.attachments();
+    pub(in crate::placement) async fn attachment_label(&self, name: &str) -> Outcome {
+        let watch = self.shared.context.caches.attachments();
         let Some(attachment) = watch.get(name) else {
             return Outcome::Done;
         };
-        match of_attachment(&attachment, &self.context.driver.name) {
+        match of_attachment(&attachment, &self.shared.context.driver.name) {
             None => Outcome::Done,
             Some(node) => {
                 let value = node_label(node);
-                self.label(&watch, &*attachment, NODE_LABEL, &value, false)
+                self.shared
+                    .label(&watch, &*attachment, NODE_LABEL, &value)
                     .await
             }
         }
     }
 
     /// Labels a VolumeSnapshotContent, by its name.
-    pub(super) async fn content_label(&self, name: &str) -> Outcome {
-        let watch = self.context.caches.contents();
+    pub(in crate::placement) async fn content_label(&self, name: &str) -> Outcome {
+        let watch = self.shared.context.caches.contents();
         let Some(content) = watch.get(name) else {
             self.unlocated
                 .lock()
                 .remove(&(SINGLE.word, name.to_owned()));
             return Outcome::Done;
         };
-        if content.spec.driver != self.context.driver.name {
+        if content.spec.driver != self.shared.context.driver.name {
             return Outcome::Done;
         }
-        let location = self.content_location(&content);
+        let location = self.shared.content_location(&content);
         match of_content(content.labels(), &location) {
             Some(label) => {
-                self.label(&watch, &*content, MANAGED_BY, &label, true)
+                self.shared
+                    .label(&watch, &*content, MANAGED_BY, &label)
                     .await
             }
             None => self.report_unlocated(&watch, &content, &location).await,
@@ -160,7 +161,8 @@ impl Placement {
         let message = format!("no node works on this content: {why}");
         // The status of a snapshot that is ready tells what becomes of it if the node comes back.
         let outcome = if view.is_ready() || view.error.is_some() {
-            self.context
+            self.shared
+                .context
                 .events
                 .warning(content, K::KEYS.failed, message);
             Outcome::Done
@@ -184,12 +186,18 @@ impl Placement {
         else {
             return Outcome::Done;
         };
-        if !self.context.leader.leads() {
+        if !self.shared.context.leader.leads() {
             return Outcome::Done;
         }
-        match self.kube.merge_status_unchanged(content, status).await {
+        match self
+            .shared
+            .kube
+            .merge_status_unchanged(content, status)
+            .await
+        {
             Ok(written) => {
-                self.context
+                self.shared
+                    .context
                     .events
                     .warning(content, K::KEYS.failed, message);
                 watch.apply_write(written);
@@ -203,46 +211,11 @@ impl Placement {
             }
         }
     }
-
-    /// Writes a label to an object. If `guarded`, the write fails when the object changed since it
-    /// was read, so that it can't overwrite another writer's label.
-    pub(super) async fn label<K: Resource>(
-        &self,
-        watch: &Store<K>,
-        object: &K,
-        key: &str,
-        value: &str,
-        guarded: bool,
-    ) -> Outcome {
-        if !self.context.leader.leads() {
-            return Outcome::Done;
-        }
-        let mut metadata = json!({"uid": object.uid(), "labels": {key: value}});
-        if guarded {
-            metadata["resourceVersion"] = json!(object.resource_version());
-        }
-        let kind = K::kind(&());
-        let written = self.kube.merge(object, json!({"metadata": metadata})).await;
-        let (result, outcome) = match written {
-            Ok(written) => {
-                watch.apply_write(written);
-                ("ok", Outcome::Done)
-            }
-            Err(ApiError::NotFound { .. }) => return Outcome::Done,
-            Err(error) => {
-                let name = object.name_any();
-                tracing::info!(kind = %kind, name, %error, "cannot label an object");
-                (error.word(), Outcome::Failed)
-            }
-        };
-        self.options.metrics.labelled(&kind, result);
-        outcome
-    }
 }
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::{Value, json};
 
     use super::*;
 

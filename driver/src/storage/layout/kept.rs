@@ -1,0 +1,58 @@
+//! Deleted snapshots that keep their images, under `trash/`.
+//!
+//! One rename deletes a snapshot and keeps its image, so no crash leaves it half done.
+
+use std::fs::File;
+use std::path::Path;
+
+use hostloop_events::phase;
+use rustix::fs::OFlags;
+
+use super::PoolLayout;
+use crate::kernel::{self, file};
+use crate::storage::file_names::{EntryKind, IMAGE, kept_name};
+use crate::storage::image_stat::ImageStat;
+use crate::storage::{Error, Result, SnapshotId};
+
+impl PoolLayout {
+    /// Moves a snapshot to `trash/` under the name that keeps its image there.
+    pub(in crate::storage) fn keep_base(&self, id: SnapshotId) -> Result<()> {
+        let entry = id.to_string();
+        self.check_held(&entry)?;
+        phase("trash", || self.move_or_sync_kept(&entry, &kept_name(id)))?;
+        Ok(())
+    }
+
+    /// Moves a snapshot. If it is not in its place, an earlier try may have moved it, and only an
+    /// fsync may have failed. Then this repeats the fsyncs.
+    fn move_or_sync_kept(&self, entry: &str, name: &str) -> kernel::Result<()> {
+        match self.to_trash(EntryKind::Snapshots, entry, name) {
+            Err(kernel::Error::NotFound { .. }) => self.sync_trash(EntryKind::Snapshots),
+            moved => moved,
+        }
+    }
+
+    /// Opens the image of a deleted snapshot for reading. [`Error::NoSnapshot`] if it is not kept.
+    pub(in crate::storage) fn open_kept(&self, id: SnapshotId) -> Result<File> {
+        match self.open_in_kept(id, OFlags::RDONLY) {
+            Err(kernel::Error::NotFound { .. }) => Err(Error::NoSnapshot(id)),
+            opened => Ok(opened?),
+        }
+    }
+
+    /// Reads the status of a deleted snapshot's image; `None` if it is not kept.
+    pub(in crate::storage) fn stat_kept(
+        &self,
+        id: SnapshotId,
+    ) -> kernel::Result<Option<ImageStat>> {
+        match self.open_in_kept(id, OFlags::PATH) {
+            Err(kernel::Error::NotFound { .. }) => Ok(None),
+            opened => ImageStat::of(&opened?, Path::new(IMAGE)),
+        }
+    }
+
+    fn open_in_kept(&self, id: SnapshotId, flags: OFlags) -> kernel::Result<File> {
+        let path = Path::new(&kept_name(id)).join(IMAGE);
+        file::open_beneath(self.trash(), &path, flags)
+    }
+}
