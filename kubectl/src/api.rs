@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use k8s_openapi::NamespaceResourceScope;
 use kube::api::{
-    DeleteParams, GetParams, ListParams, ObjectList, Patch, PatchParams, Preconditions, Request,
+    DeleteParams, GetParams, ListParams, ObjectList, Patch, PatchParams, PostParams, Preconditions,
+    PropagationPolicy, Request,
 };
 use kube::{Api, Resource};
 use serde::de::{DeserializeOwned, IgnoredAny};
@@ -68,6 +69,28 @@ pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, 
     timely(Call::of("get", api, name), sent).await
 }
 
+/// Creates an object, which has a name. In a dry run, the API server checks it, and creates none.
+pub(super) async fn create<K: Kind>(
+    api: &Api<K>,
+    object: &Value,
+    dry_run: bool,
+) -> Result<(), ApiError> {
+    let params = PostParams {
+        dry_run,
+        field_manager: Some(MANAGER.to_owned()),
+    };
+    let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let sent = async {
+        let body = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+        let request = Request::new(api.resource_url()).create(&params, body);
+        let request = request.map_err(kube::Error::BuildRequest)?;
+        let client = api.clone().into_client();
+        client.request::<IgnoredAny>(request).await
+    };
+    timely(Call::of("create", api, name), sent).await?;
+    Ok(())
+}
+
 /// Changes an object by a merge patch. In a dry run, the API server checks the change, and makes
 /// none.
 pub(super) async fn merge<K: Kind>(
@@ -92,7 +115,7 @@ pub(super) async fn merge<K: Kind>(
 }
 
 /// Deletes an object if it still has this UID, with this grace period in seconds instead of its own.
-/// Deleting a missing object succeeds.
+/// What it owns is deleted after it. Deleting a missing object succeeds.
 pub(super) async fn delete<K: Kind>(
     api: &Api<K>,
     name: &str,
@@ -103,7 +126,8 @@ pub(super) async fn delete<K: Kind>(
     let params = DeleteParams {
         dry_run,
         grace_period_seconds: grace,
-        propagation_policy: None,
+        // The pods of a Job would stay otherwise.
+        propagation_policy: Some(PropagationPolicy::Background),
         preconditions: Some(Preconditions {
             uid,
             resource_version: None,

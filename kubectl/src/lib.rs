@@ -28,6 +28,7 @@ mod distribution;
 mod documented;
 mod dry_run;
 mod events;
+mod explore;
 mod fault;
 mod install;
 mod load;
@@ -124,6 +125,8 @@ pub enum Command {
     Backup(backup::Args),
     /// Make a claim with the last state of a backup
     Restore(backup::RestoreArgs),
+    /// Cut the power of a claim many times under load, and check what each cut has left
+    Explore(explore::Args),
     /// Show the life of every volume in a browser
     Ui(ui::Args),
     /// Print the versions of this program and of hostloop in the cluster
@@ -168,6 +171,8 @@ pub enum Error {
     Backup(#[source] backup::Error),
     #[error("restore: {0}")]
     Restore(#[source] backup::Error),
+    #[error("explore: {0}")]
+    Explore(#[from] explore::Error),
     #[error("ui: {0}")]
     Ui(#[from] ui::Error),
     #[error("version: {0}")]
@@ -220,6 +225,7 @@ async fn perform(cli: &Cli) -> Result<ExitCode, Error> {
             let done = backup::run_restore(args, &Cluster::connect(flags).await?).await;
             done.map_err(Error::Restore)?
         }
+        Command::Explore(args) => explore::run(args, &Cluster::connect(flags).await?).await?,
         Command::Ui(args) => ui::run(args, flags).await?,
         Command::Version(args) => version::run(args, flags).await?,
         Command::Completion(args) => completion::run(args),
@@ -327,6 +333,15 @@ mod tests {
             ("restore d --claim data", "--class fast", true),
             ("restore d --claim data", "-n shop", true),
             ("restore d --claim data", "-o json", false),
+            ("explore data --check job.yaml", "--cuts 200", true),
+            ("explore data --check job.yaml", "--cuts 0", false),
+            ("explore data --check job.yaml", "--every=1h", false),
+            ("explore data --check job.yaml", "--parallel 8", true),
+            ("explore data --check job.yaml", "--seed 7", true),
+            ("explore data --check job.yaml", "-o name", true),
+            ("explore data --check job.yaml", "-l app=web", false),
+            ("explore --clean-up", "-n shop", true),
+            ("explore --clean-up", "--fail-fast", false),
         ] {
             match parsed(&format!("{command} {flag}")) {
                 Ok(_) => assert!(is_taken, "{command} {flag}"),

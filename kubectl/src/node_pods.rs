@@ -9,6 +9,7 @@ use futures::StreamExt;
 use hostloop_report::image_map::ImageMap;
 use hostloop_report::status::Report;
 use k8s_openapi::api::core::v1::{Container, Pod};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess, ListParams};
 use serde::de::DeserializeOwned;
 use tokio::io::AsyncReadExt;
@@ -17,8 +18,10 @@ use tokio::time::timeout;
 use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
 
+mod cut_commands;
 mod event_pods;
 
+pub(super) use cut_commands::Burst;
 pub(super) use event_pods::{EventPod, event_pods, why_it_failed};
 
 /// The label of the DaemonSet's pods, which is not the controller's.
@@ -58,8 +61,8 @@ pub(super) enum NodeError {
     #[error(transparent)]
     Api(#[from] ApiError),
     /// The command takes too long.
-    #[error("no answer from pod {0} within {seconds} s", seconds = DEADLINE.as_secs())]
-    Late(String),
+    #[error("no answer from pod {pod} within {} s", .deadline.as_secs())]
+    Late { pod: String, deadline: Duration },
     /// The output ended early.
     #[error("reading from pod {0}: {1}")]
     Read(String, String),
@@ -154,10 +157,24 @@ pub(super) async fn ask<T: DeserializeOwned>(
     pod: &NodePod,
     command: &[String],
 ) -> Result<T, NodeError> {
-    let printed = timeout(DEADLINE, output(cluster, pod, command))
+    ask_within(cluster, pod, command, DEADLINE).await
+}
+
+/// [`ask`], for a command that may take this long.
+async fn ask_within<T: DeserializeOwned>(
+    cluster: &Cluster,
+    pod: &NodePod,
+    command: &[String],
+    deadline: Duration,
+) -> Result<T, NodeError> {
+    let printed = timeout(deadline, output(cluster, pod, command))
         .await
-        .map_err(|_| NodeError::Late(pod.name.clone()))??;
-    serde_json::from_str(&printed).map_err(|error| NodeError::Unreadable(pod.name.clone(), error))
+        .map_err(|_| pod.late(deadline))??;
+    read_json(pod, &printed)
+}
+
+fn read_json<T: DeserializeOwned>(pod: &NodePod, text: &str) -> Result<T, NodeError> {
+    serde_json::from_str(text).map_err(|error| NodeError::Unreadable(pod.name.clone(), error))
 }
 
 /// The standard output of a command that succeeds.
@@ -172,12 +189,22 @@ async fn output(cluster: &Cluster, pod: &NodePod, command: &[String]) -> Result<
     };
     let stdout = stdout.map_err(|error| read_error(pod, &error))?;
     let stderr = stderr.map_err(|error| read_error(pod, &error))?;
+    succeeded(pod, command, status, &stderr)?;
+    Ok(stdout)
+}
+
+/// Whether a command succeeded, by its status and what it printed as an error.
+fn succeeded(
+    pod: &NodePod,
+    command: &[String],
+    status: Option<Status>,
+    stderr: &str,
+) -> Result<(), NodeError> {
     match status {
         None => Err(read_error(pod, &"the connection ended before the command")),
-        Some(status) if status.status.as_deref() == Some("Success") => Ok(stdout),
+        Some(status) if status.status.as_deref() == Some("Success") => Ok(()),
         Some(status) => {
-            let printed = stderr.trim();
-            let message = match printed {
+            let message = match stderr.trim() {
                 "" => status.message.unwrap_or_default(),
                 printed => printed.to_owned(),
             };
@@ -225,6 +252,14 @@ impl NodePod {
             not_running: not_running(pod, container),
             program: program.map_or(PROGRAM, String::as_str).to_owned(),
         })
+    }
+
+    /// The error of a command that takes longer than this.
+    fn late(&self, deadline: Duration) -> NodeError {
+        NodeError::Late {
+            pod: self.name.clone(),
+            deadline,
+        }
     }
 
     /// Starts a command in the container.

@@ -167,7 +167,7 @@ fn is_plain(line: &str) -> bool {
     matches!(escaped(line), Cow::Borrowed(_))
 }
 
-fn yaml(value: &impl Serialize) -> io::Result<String> {
+pub(super) fn yaml(value: &impl Serialize) -> io::Result<String> {
     let text = serde_saphyr::to_string(value).map_err(io::Error::other)?;
     if text.split('\n').all(is_plain) {
         Ok(text.trim_end().to_owned())

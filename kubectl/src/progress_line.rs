@@ -3,7 +3,7 @@
 use hostloop_terminal::terminal;
 
 /// The last text.
-pub(super) struct ProgressLine {
+pub(crate) struct ProgressLine {
     is_terminal: bool,
     shown: Option<String>,
 }
@@ -12,7 +12,7 @@ pub(super) struct ProgressLine {
 const CLEAR: &str = "\r\x1b[K";
 
 impl ProgressLine {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         ProgressLine {
             is_terminal: terminal::is_error_terminal(),
             shown: None,
@@ -20,7 +20,7 @@ impl ProgressLine {
     }
 
     /// Shows a text. Standard error may be closed, which does not matter.
-    pub(super) fn show(&mut self, text: &str) {
+    pub(crate) fn show(&mut self, text: &str) {
         if self.shown.as_deref() == Some(text) {
             return;
         }
@@ -34,7 +34,7 @@ impl ProgressLine {
     }
 
     /// Removes the text, before something is printed.
-    pub(super) fn clear(&mut self) {
+    pub(crate) fn clear(&mut self) {
         if self.shown.take().is_some() && self.is_terminal {
             let _closed = terminal::begin_line(true, &terminal::control(CLEAR));
         }

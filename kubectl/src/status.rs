@@ -22,7 +22,7 @@ mod report;
 mod selection;
 mod watch;
 
-pub(super) use join::{ClusterFacts, join};
+pub(super) use join::{ClusterFacts, join, node_of};
 #[cfg(test)]
 pub(super) use render::{TableStyle, text};
 pub(super) use render::{not_known, reason};

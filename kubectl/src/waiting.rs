@@ -7,11 +7,11 @@ use k8s_openapi::api::core::v1::{ContainerState, Event, Pod};
 use kube::Api;
 use kube::api::ListParams;
 
-use super::Cluster;
-use super::api::{self, Kind};
-use super::events;
-use super::progress_line::ProgressLine;
-use super::volume_objects::condition;
+use crate::Cluster;
+use crate::api::{self, Kind};
+use crate::events;
+use crate::progress_line::ProgressLine;
+use crate::volume_objects::condition;
 
 /// The pause between two looks.
 pub(super) const PAUSE: Duration = Duration::from_millis(500);

@@ -10,7 +10,7 @@ pub const RESERVE_PERCENT: u64 = 5;
 
 /// The commands that only the client has. Both programs have `status` and
 /// `events`: of a node, and of a cluster.
-pub const CLIENT_COMMANDS: [&str; 13] = [
+pub const CLIENT_COMMANDS: [&str; 14] = [
     "install",
     "uninstall",
     "load",
@@ -21,6 +21,7 @@ pub const CLIENT_COMMANDS: [&str; 13] = [
     "powercut",
     "backup",
     "restore",
+    "explore",
     "ui",
     "version",
     "completion",

@@ -119,6 +119,11 @@ mod tests {
             ("fault set data --f", vec!["--for"], vec!["--force"]),
             ("fault list -o ", vec!["name", "yaml"], vec!["set"]),
             ("powercut --", vec!["--delete-pods", "--now"], vec!["--for"]),
+            (
+                "explore --c",
+                vec!["--check", "--cuts", "--clean-up"],
+                vec!["--seed"],
+            ),
             ("completion ", vec!["bash", "zsh", "fish"], vec!["install"]),
             ("completion f", vec!["fish"], vec!["bash"]),
             ("no-such x", vec![], vec!["install"]),

@@ -67,7 +67,7 @@ impl EventPod {
     ) -> Result<AttachedProcess, NodeError> {
         let command = self.command(request);
         let started = timeout(DEADLINE, self.pod.exec(cluster, &command, true)).await;
-        started.map_err(|_| NodeError::Late(self.pod.name.clone()))?
+        started.map_err(|_| self.pod.late(DEADLINE))?
     }
 }
 

@@ -12,6 +12,8 @@ use crate::volume_objects::VolumeObjects;
 mod snapshots;
 mod volumes;
 
+pub(crate) use volumes::node_of;
+
 /// What a report of the cluster is made from.
 pub(crate) struct ClusterFacts<'a> {
     /// What the API server has.

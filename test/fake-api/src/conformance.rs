@@ -85,6 +85,7 @@ pub async fn conforms(client: &Client, namespace: &str) {
         a_list_of_metadata_has_nothing_else
         pages_show_one_version
         every_change_has_a_version_and_no_change_has_none
+        a_dry_run_checks_a_create_and_makes_nothing
         a_write_names_the_version_it_depends_on
         a_write_names_the_uid_it_depends_on
         a_json_patch_tests_first

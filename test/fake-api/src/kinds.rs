@@ -11,7 +11,7 @@ use super::store::Store;
 
 /// The built-in kinds by version: those in namespaces, then the others. A star marks a kind with a
 /// status subresource.
-const KINDS: [(&str, &str, &str); 11] = [
+const KINDS: [(&str, &str, &str); 12] = [
     (
         "v1",
         "ConfigMap Event PersistentVolumeClaim* Pod* Secret ServiceAccount",
@@ -22,6 +22,7 @@ const KINDS: [(&str, &str, &str); 11] = [
         "DaemonSet* Deployment* ReplicaSet* StatefulSet*",
         "",
     ),
+    ("batch/v1", "Job*", ""),
     (
         "storage.k8s.io/v1",
         "CSIStorageCapacity",
@@ -46,12 +47,13 @@ const KINDS: [(&str, &str, &str); 11] = [
 ];
 
 /// The built-in kinds of objects with a generation.
-const WITH_GENERATION: [&str; 9] = [
+const WITH_GENERATION: [&str; 10] = [
     "CSIDriver",
     "CustomResourceDefinition",
     "DaemonSet",
     "Deployment",
     "FlowSchema",
+    "Job",
     "NetworkPolicy",
     "ReplicaSet",
     "StatefulSet",

@@ -24,7 +24,7 @@ pub(super) fn selects(query: &BTreeMap<String, String>, object: &Value) -> bool 
     meets(selector("labelSelector"), label) && meets(selector("fieldSelector"), field)
 }
 
-/// True if values meet all requirements. hostloop uses `k=v`, `!k` and `k in (v,w)`.
+/// True if values meet all requirements. hostloop uses `k=v`, `k`, `!k` and `k in (v,w)`.
 fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
     let mut is_inside = false;
     let requirements = selector.split(|c: char| {
@@ -40,6 +40,7 @@ fn meets(selector: &str, value: impl Fn(&str) -> Option<String>) -> bool {
         match (one.split_once('='), one.strip_prefix('!')) {
             (Some((key, wanted)), None) => value(key).as_deref() == Some(wanted),
             (None, Some(key)) => value(key).is_none(),
+            (None, None) => value(one).is_some(),
             _ => panic!("not a selector of hostloop: {selector}"),
         }
     })

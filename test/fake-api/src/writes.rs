@@ -27,6 +27,9 @@ impl Store {
         let Some(name) = &target.name else {
             return match request.method.as_str() {
                 "GET" => self.list(kind, target, &request.query),
+                "POST" if request.query.contains_key("dryRun") => {
+                    self.try_create(kind, target, body)
+                }
                 "POST" => self.create(kind, target, body),
                 other => panic!("{other} of {}", request.path),
             };
@@ -60,6 +63,19 @@ impl Store {
         }
     }
 
+    /// Checks a create, and makes nothing: a dry run.
+    fn try_create(&self, kind: &Kind, target: &Target, object: Value) -> Answer {
+        let key = target.key(object["metadata"]["name"].as_str().unwrap_or_default());
+        self.admit(&key)?;
+        if self.objects.contains_key(&key) {
+            return Err(already_exists(&key));
+        }
+        if self.is_cluster {
+            rules::validate(kind, None, &object).map_err(|why| Failure::invalid(&key, &why))?;
+        }
+        Ok((201, object))
+    }
+
     pub(super) fn create(&mut self, kind: &Kind, target: &Target, mut object: Value) -> Answer {
         if let Some(status) = self.reviews.status(&kind.kind, &object["spec"]) {
             object["status"] = status;
@@ -78,8 +94,7 @@ impl Store {
         let key = target.key(&name);
         self.admit(&key)?;
         if self.objects.contains_key(&key) {
-            let message = format!("{} {name:?} already exists", key.plural);
-            return Err(Failure::new(409, "AlreadyExists", message));
+            return Err(already_exists(&key));
         }
         if !object["metadata"]["resourceVersion"].is_null() {
             let message = "resourceVersion should not be set on objects to be created";
@@ -408,6 +423,11 @@ impl Store {
         }
         Ok((200, new))
     }
+}
+
+fn already_exists(key: &Key) -> Failure {
+    let message = format!("{} {:?} already exists", key.plural, key.name);
+    Failure::new(409, "AlreadyExists", message)
 }
 
 /// The key of a namespace.

@@ -48,6 +48,7 @@ async fn the_recipe_is_typed_as_printed() {
     for (file, step) in [
         ("database-operator.yml", "Why a volume was not made"),
         ("backup-tool.yml", "What is wrong"),
+        ("database-crash.yml", "What is wrong"),
     ] {
         let lines = format!("{WITH_CLIENT}{}", recipe::run_of(file, step));
         let said = site.shell.types(&work, &[], &lines);

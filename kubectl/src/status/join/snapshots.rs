@@ -43,10 +43,11 @@ impl ClusterFacts<'_> {
                 rows.push(row);
             }
         }
+        // A cut of an exploration has no VolumeSnapshot by design, and there may be a thousand.
         let rest = found
             .snapshots
             .iter()
-            .filter(|(id, _)| !seen.contains(**id));
+            .filter(|(id, (_, snapshot))| !seen.contains(**id) && snapshot.cut.is_none());
         rows.extend(rest.map(|(_, (node, snapshot))| {
             let row = SnapshotRow {
                 node: Some((*node).to_owned()),

@@ -50,7 +50,10 @@ fn pool(state: &str, why: Option<&str>) -> Value {
 }
 
 fn silent(name: &str) -> NodeReport {
-    let late = NodeError::Late("hostloop-x".to_owned());
+    let late = NodeError::Late {
+        pod: "hostloop-x".to_owned(),
+        deadline: Duration::from_secs(20),
+    };
     let (node, pod) = (name.to_owned(), "hostloop-x".to_owned());
     NodeReport {
         node,
@@ -323,6 +326,30 @@ fn a_power_cut_is_one_by_what_its_node_reports() {
     let mut cuts = report.snapshots.iter().filter(|row| row.is_powercut());
     assert_eq!(cuts.next().map(|row| word(&row.handle)), Some("snap-cut"));
     assert!(cuts.next().is_none());
+}
+
+/// A cut that has become a snapshot is one, whatever its node says of it.
+#[test]
+fn cuts_of_explorations_are_no_snapshots() {
+    let cut = |id: &str| {
+        let mut cut = snapshot_on_node(id);
+        cut["cut"] = json!({"exploration": "exploration-1", "number": 7, "expires_ns": 9});
+        cut
+    };
+    let nodes = [node(
+        "n1",
+        pool("open", None),
+        &[],
+        &[cut("snap-a"), cut("snap-cut")],
+    )];
+    let report = joined(&objects(), &nodes, None);
+    let handles: Vec<&str> = report
+        .snapshots
+        .iter()
+        .map(|row| word(&row.handle))
+        .collect();
+    assert!(handles.contains(&"snap-a"), "{handles:?}");
+    assert!(!handles.contains(&"snap-cut"), "{handles:?}");
 }
 
 #[test]

@@ -269,7 +269,7 @@ fn with_node(row: VolumeRow, volume: &VolumeReport) -> VolumeRow {
 }
 
 /// The node that the affinity of a volume names, or its label.
-pub(super) fn node_of(volume: &PersistentVolume) -> Option<String> {
+pub(crate) fn node_of(volume: &PersistentVolume) -> Option<String> {
     let affinity = volume
         .spec
         .as_ref()

@@ -27,6 +27,20 @@ pub(super) async fn every_change_has_a_version_and_no_change_has_none(site: &Sit
     assert_ne!(version(&changed), version(&gone));
 }
 
+pub(super) async fn a_dry_run_checks_a_create_and_makes_nothing(site: &Site) {
+    let (taken, _) = site.map("taken", json!({})).await;
+    let (folder, name) = taken.rsplit_once('/').expect("a path");
+    let dry_run = format!("{folder}?dryRun=All");
+    let map =
+        |name: &str| json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}});
+    site.post(&dry_run, map(name))
+        .await
+        .failed(409, "AlreadyExists");
+    let free = format!("{name}-free");
+    site.post(&dry_run, map(&free)).await.code(201);
+    site.get(&format!("{folder}/{free}")).await.code(404);
+}
+
 pub(super) async fn a_write_names_the_version_it_depends_on(site: &Site) {
     let (path, made) = site.map("x", json!({})).await;
     let bound = |value: &str| json!({"metadata": {"resourceVersion": version(&made)}, "data": {"a": value}});
