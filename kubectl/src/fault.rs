@@ -13,6 +13,7 @@ use super::cluster::Cluster;
 
 mod annotation;
 mod claims;
+mod class_fault;
 mod clear;
 mod fault_status;
 mod list;

@@ -145,6 +145,11 @@ impl VolumeFault {
     pub fn mark(&self) -> Option<String> {
         (self.state != "over").then(|| format!("fault {}", self.name))
     }
+
+    /// True if it freezes the volume's filesystem. Under another fault, a copy has frozen it.
+    pub fn is_freeze(&self) -> bool {
+        self.name == "frozen" && self.state != "over"
+    }
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
