@@ -19,6 +19,7 @@ mod effects;
 mod error;
 mod frozen;
 mod full;
+mod offered;
 mod powercut;
 mod read_only;
 mod size_limit;
@@ -28,6 +29,7 @@ mod tests;
 
 use decide::FaultStep;
 pub use error::{EndsLater, FaultError, Obstacle};
+pub use offered::offered;
 use target::Target;
 
 /// How often the driver looks whether a fault still has its effect, which another staging ends.

@@ -168,6 +168,7 @@ pub(super) fn machine() -> Machine {
             path: "/p".into(),
             state: "open".into(),
             why: None,
+            fault: None,
             pid: Some(1),
             id: Some("id".to_owned()),
             root: Some("/p".into()),
