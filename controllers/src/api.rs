@@ -1,6 +1,6 @@
 //! Interprets Kubernetes objects and CSI terms for all controllers. These modules make no calls.
 
-pub use hostloop_api_objects::{claim_fault, constants, duration};
+pub use hostloop_api_objects::{claim_fault, constants, duration, pool_fault};
 pub use hostloop_report::quantity;
 
 pub(crate) mod attachment;

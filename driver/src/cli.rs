@@ -21,6 +21,7 @@ mod events;
 mod faults;
 mod feature_flags;
 mod host_path;
+mod pool_fault;
 mod pools;
 mod probe;
 mod proxy;
@@ -35,6 +36,7 @@ pub use events::{EventsArgs, EventsSocket};
 pub use faults::FaultRulesArgs;
 pub use feature_flags::FeatureFlags;
 pub use host_path::HostPathLine;
+pub use pool_fault::{PoolFaultArgs, PoolFaultCommand};
 pub use pools::{PoolArgs, PoolArgsError};
 pub use probe::{ProbeArgs, ProbeCommand};
 pub use proxy::ProxyArgs;
@@ -88,6 +90,9 @@ pub enum Command {
     /// What `kubectl hostloop check` runs inside pods
     #[command(hide = true)]
     Probe(ProbeArgs),
+    /// What `kubectl hostloop fault node` runs inside pods
+    #[command(hide = true)]
+    PoolFault(PoolFaultArgs),
 }
 
 /// Arguments of `hostloop status`.

@@ -6,12 +6,14 @@
 
 pub mod kernel_state;
 mod lost;
+mod noted_fault;
 pub mod pool;
 mod problem;
 pub mod volume;
 
 pub use kernel_state::KernelState;
 pub use lost::Lost;
+pub use noted_fault::NotedFault;
 pub use problem::Problem;
 pub(crate) use problem::{elapsed, lengths_differ};
 pub(crate) use volume::{MountedObject, VolumeIdentity, VolumeState};

@@ -19,6 +19,7 @@ mod effects;
 mod error;
 mod frozen;
 mod full;
+mod offered;
 mod powercut;
 mod read_only;
 mod size_limit;
@@ -28,6 +29,7 @@ mod tests;
 
 use decide::FaultStep;
 pub use error::{EndsLater, FaultError, Obstacle};
+pub use offered::offered;
 use target::Target;
 
 /// How often the driver looks whether a fault still has its effect, which another staging ends.
@@ -43,19 +45,13 @@ pub fn faulty(pools: &Pools) -> Vec<String> {
 /// keep the faults, which the next process goes on with while they last. No call may be under way.
 pub fn thaw_all(pools: &Pools) {
     let volumes = pools.faulty_volumes().into_iter();
-    for volume in volumes.filter(|volume| is_frozen(volume)) {
+    for volume in volumes.filter(|volume| volume.is_frozen_by_fault()) {
         let id = volume.id;
         let thawed = Target::find(pools, volume).and_then(|target| frozen::thaw(&target));
         if let Err(error) = thawed {
             tracing::warn!(volume = %id, %error, "a fault leaves the filesystem frozen");
         }
     }
-}
-
-/// True if a fault, and no copy, has frozen the volume.
-fn is_frozen(volume: &VolumeRecord) -> bool {
-    let fault = volume.fault.as_ref();
-    volume.freeze.is_some() && fault.is_some_and(|fault| fault.name() == "frozen")
 }
 
 /// The answer about a volume with nothing to begin and nothing to end, from memory. Such a volume

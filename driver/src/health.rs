@@ -134,6 +134,8 @@ pub fn pool_conditions(facts: &PoolFacts) -> Vec<PoolCondition> {
 fn pool_condition(pool: &str, problem: &Problem) -> Option<PoolCondition> {
     use StorageHealthErrorType::{StorageDegraded, StorageUnreachable};
     let (status, reason) = match problem {
+        Problem::PoolFault(fault) if fault.total => (StorageUnreachable, "FaultInjected"),
+        Problem::PoolFault(_) => (StorageDegraded, "FaultInjected"),
         Problem::PoolMissing(_) => (StorageUnreachable, "PoolMissing"),
         Problem::PoolSilent(_) => (StorageUnreachable, "PoolGone"),
         Problem::PoolLost(lost) => (StorageUnreachable, lost.reason),
@@ -298,7 +300,8 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
         | Problem::GroupIncomplete(_)
         | Problem::UnknownFile
         | Problem::Unrepaired(_) => return None,
-        Problem::PoolMissing(_)
+        Problem::PoolFault(_)
+        | Problem::PoolMissing(_)
         | Problem::PoolSilent(_)
         | Problem::PoolLost(_)
         | Problem::PoolReadOnly(_)

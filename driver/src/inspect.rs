@@ -1,5 +1,5 @@
-//! The commands `hostloop status`, `fsck`, `delete`, `cuts`, `events` and `probe`. Only
-//! `fsck --repair`, `delete`, `cuts` and `probe write` change anything.
+//! The commands `hostloop status`, `fsck`, `delete`, `cuts`, `events`, `probe` and `pool-fault`. Only
+//! `fsck --repair`, `delete`, `cuts`, `probe write` and `pool-fault` change anything.
 
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -17,6 +17,7 @@ pub mod delete;
 pub mod events;
 pub mod fsck;
 pub mod inventory;
+pub mod pool_fault;
 pub mod probe;
 pub mod status;
 

@@ -4,8 +4,8 @@
 //! The crate is laid out from the kernel up: [`kernel`] wraps system calls, [`storage`] keeps
 //! volumes and snapshots on disk, [`controller`] and [`node`] are the CSI services over both. The
 //! services contain no operation locks, async runtime or transport: [`grpc`] adds them. [`cli`] and
-//! [`serve`] make a program of it. [`faults`] makes volumes fail on request, [`rpc_faults`] calls,
-//! also those of another driver behind the [`proxy`].
+//! [`serve`] make a program of it. [`faults`] makes volumes fail on request, [`pool_faults`] pools, and
+//! [`rpc_faults`] calls, also those of another driver behind the [`proxy`].
 #![warn(clippy::print_stdout, clippy::print_stderr)]
 
 pub use hostloop_kernel as kernel;
@@ -28,6 +28,7 @@ pub mod grpc;
 pub mod health;
 pub mod inspect;
 pub mod node;
+pub mod pool_faults;
 pub mod proxy;
 pub mod record;
 pub mod rpc_faults;

@@ -9,7 +9,7 @@ use anyhow::Context;
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use hostloop_driver::cli::{Cli, Command, HostPathLine, SidecarLine, with_tips};
-use hostloop_driver::inspect::{cuts, delete, events, fsck, probe, status};
+use hostloop_driver::inspect::{cuts, delete, events, fsck, pool_fault, probe, status};
 use hostloop_driver::serve;
 use hostloop_terminal::{exit, terminal};
 
@@ -64,5 +64,6 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
         Command::Cuts(args) => cuts::run(&args).context("cuts"),
         Command::Events(args) => events::run(&args).context("events"),
         Command::Probe(args) => probe::run(&args).context("probe"),
+        Command::PoolFault(args) => pool_fault::run(&args).context("pool-fault"),
     }
 }

@@ -29,6 +29,7 @@ use crate::faults;
 use crate::grpc::Server;
 use crate::kernel::linux::{Linux, LoopNotices, MountQueries};
 use crate::node::Node;
+use crate::pool_faults::PoolFaults;
 use crate::rpc_faults::FaultInjector;
 use crate::storage::Pools;
 
@@ -170,6 +171,8 @@ async fn work(
     let server = Server::new(settings.identity, Arc::new(controller), node.clone())
         .with_faults(outputs.faults.clone());
 
+    let pool_faults = Arc::new(PoolFaults::new(pools.clone(), server.allows_faults()));
+
     let controllers = controllers.map(|args| {
         let labels = controllers::labels(&settings.topology, &settings.node_id, &args);
         Controllers::beside(&server, args, &settings.endpoint, labels)
@@ -186,10 +189,12 @@ async fn work(
         controllers: controllers.as_ref().map(Controllers::telemetry),
         dropped: exporter.as_ref().map(Exporter::dropped),
         faults,
+        pool_faults: Some(pool_faults.clone()),
     };
     show(settings.http, shown, &stop, &mut roles).await?;
     upkeep::start(&pools, node, server.blocking(), &stop, &mut roles);
     upkeep::start_expiry(&server, &stop, &mut roles);
+    upkeep::tend_faults(&pool_faults, server.blocking(), &stop, &mut roles);
 
     if let Err(error) = follow_detached(&pools) {
         tracing::warn!(%error, "the kernel's notices of loop devices can't be followed");
@@ -224,6 +229,7 @@ async fn work(
         controllers,
         (name, events, cuts),
         &server,
+        pool_faults,
         &stop,
         &mut roles,
     );
@@ -257,9 +263,14 @@ async fn finish(
     controllers: Option<RunningControllers>,
     sockets: (Name, Option<Name>, Option<Name>),
     server: &Server,
+    pool_faults: Arc<PoolFaults>,
     stop: &CancellationToken,
     roles: &mut Tasks,
 ) {
+    // Calls under way may wait for a pool that hangs.
+    let blocking = server.blocking();
+    let ended = blocking.run("faults of pools", move || pool_faults.end_all());
+    ended.await;
     // The controllers end first, while the services still answer. Their end also unregisters the
     // driver, so that kubelet starts no new calls.
     if let Some(controllers) = controllers {
@@ -272,7 +283,6 @@ async fn finish(
     roles.finish().await;
     server.locks().drained().await;
     let pools = server.pools().clone();
-    let blocking = server.blocking();
     blocking
         .run("faults", move || faults::thaw_all(&pools))
         .await;

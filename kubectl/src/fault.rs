@@ -1,7 +1,8 @@
-//! `fault`: lets the volumes of claims fail by an annotation, ends that, and shows it.
+//! `fault`: lets the volumes of claims fail by an annotation, ends that, and shows it. `fault node` does
+//! the same with the pools of a node.
 //!
 //! The driver on the volume's node reads the annotation, and says by events at the claim what
-//! becomes of it. So these commands need no right but those for claims and events.
+//! becomes of it. So the commands about claims need no right but those for claims and events.
 
 use std::io;
 use std::process::ExitCode;
@@ -13,9 +14,11 @@ use super::cluster::Cluster;
 
 mod annotation;
 mod claims;
+mod class_fault;
 mod clear;
 mod fault_status;
 mod list;
+mod node;
 mod rows;
 mod set;
 #[cfg(test)]
@@ -45,6 +48,8 @@ pub enum FaultCommand {
     Clear(clear::Args),
     /// Show the claims that ask for a fault, and what became of it
     List(list::Args),
+    /// Let the pools of a node fail, end that, or show it
+    Node(node::Args),
 }
 
 /// Why `fault` failed.
@@ -76,6 +81,9 @@ pub enum Error {
     /// The faults of claims have perhaps not ended.
     #[error("claims with a fault that may go on: {0}; the column MESSAGE says why")]
     NotEnded(String),
+    /// A pool of a node does not have what was set, or has what was cleared.
+    #[error("node: {0}")]
+    Node(#[from] node::NodeFaultError),
     /// The output can't be written.
     #[error("printing: {0}")]
     Print(#[from] io::Error),
@@ -86,5 +94,6 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         FaultCommand::Set(args) => set::run(args, cluster).await,
         FaultCommand::Clear(args) => clear::run(args, cluster).await,
         FaultCommand::List(args) => list::run(args, cluster).await,
+        FaultCommand::Node(args) => Ok(node::run(args, cluster).await?),
     }
 }

@@ -16,6 +16,7 @@ pub mod data;
 pub mod deployed;
 pub mod dice;
 pub mod driver;
+pub mod fault_table;
 pub mod fleet;
 pub mod front;
 pub mod host_path;

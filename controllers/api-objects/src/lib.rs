@@ -6,6 +6,7 @@ pub mod constants;
 pub mod duration;
 pub mod labels;
 pub mod lease_name;
+pub mod pool_fault;
 pub mod snapshot_crds;
 pub mod snapshot_metadata;
 pub mod snapshots;

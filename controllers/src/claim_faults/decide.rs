@@ -1,15 +1,109 @@
-//! What a claim asks for, and what is said about it. Pure.
+//! What a claim asks for, what is done for it, and what is said about it. Pure.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
 
 use crate::api::claim_fault::{CLASS_PARAMETER, ClaimFault, NONE};
 use crate::api::constants::FAULT;
+use crate::api::{pv, pvc};
 use crate::client::EventKind;
 
 use super::{FaultReport, FaultState};
 
 /// The wait before a refusal that follows the end of a fault.
 const SOON: Duration = Duration::from_secs(1);
+
+/// The namespace of a claim and the name of its PersistentVolume. Namespaces take turns, so a fault
+/// ends in time also while the claims of another namespace change all the time.
+pub(super) type VolumeKey = (String, String);
+
+/// What was last found of a volume.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct KnownFault {
+    /// The volume ID in CSI.
+    pub(super) handle: String,
+    /// The word of the fault; empty if the annotation has none.
+    pub(super) name: &'static str,
+    pub(super) report: FaultReport,
+}
+
+/// Facts about a volume and its claim.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Facts {
+    /// `None` if there is no such PersistentVolume.
+    pub(super) volume: Option<Arc<PersistentVolume>>,
+    /// True if this process may have the volume.
+    pub(super) is_here: bool,
+    /// The claim that the volume is bound to, if the volume is here.
+    pub(super) claim: Option<Arc<PersistentVolumeClaim>>,
+    /// The fault of the claim's class, as the class has it.
+    pub(super) preset: Option<String>,
+    /// What was last found of the volume.
+    pub(super) known: Option<KnownFault>,
+    /// True if the fault that the handle has is another PersistentVolume's.
+    pub(super) is_of_another: bool,
+}
+
+/// A step towards what a claim asks for.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Step {
+    /// The volume is another driver's, or its claim has nothing to decide.
+    Nothing,
+    /// The fault is one from before the volume got a claim of another namespace, which has this key.
+    HandOver(VolumeKey),
+    /// Another process has the volume.
+    Forget,
+    /// The fault ends with its PersistentVolume.
+    EndUnnamed(KnownFault),
+    /// The volume with this ID in CSI gets this fault, or none.
+    Give {
+        handle: String,
+        requested: RequestedFault,
+    },
+}
+
+/// Decides the next step for the volume with this key.
+pub(super) fn decide(facts: &Facts, key: &VolumeKey, driver: &str, is_enabled: bool) -> Step {
+    let Some(volume) = facts.volume.as_deref() else {
+        let known = facts.known.clone();
+        return known.map_or(Step::Nothing, Step::EndUnnamed);
+    };
+    if pv::claim(volume).is_some() && claim_namespace(volume) != key.0 {
+        let known = facts.known.as_ref();
+        return known.map_or(Step::Nothing, |_| Step::HandOver(volume_key(volume)));
+    }
+    let Some(handle) = pv::handle(volume, driver) else {
+        return Step::Nothing;
+    };
+    if !facts.is_here {
+        return Step::Forget;
+    }
+    let annotation = facts.claim.as_deref().and_then(pvc::fault);
+    let requested = requested(annotation, facts.preset.as_deref(), is_enabled);
+    // A claim that asks for nothing does not end the fault of another claim.
+    if requested == RequestedFault::Nothing && facts.is_of_another {
+        return Step::Nothing;
+    }
+    Step::Give {
+        handle: handle.to_owned(),
+        requested,
+    }
+}
+
+pub(super) fn volume_key(volume: &PersistentVolume) -> VolumeKey {
+    (claim_namespace(volume).to_owned(), volume.name_any())
+}
+
+/// The namespace of the claim that a volume names.
+pub(super) fn claim_namespace(volume: &PersistentVolume) -> &str {
+    let reference = pv::claim(volume);
+    reference
+        .and_then(|claim| claim.namespace.as_deref())
+        .unwrap_or_default()
+}
 
 /// What a claim asks for, or its class.
 #[derive(Clone, Debug, PartialEq)]
@@ -31,11 +125,7 @@ impl RequestedFault {
 }
 
 /// Reads the annotation of a claim or, without one, the parameter of its class.
-pub(super) fn requested(
-    annotation: Option<&str>,
-    preset: Option<&str>,
-    is_enabled: bool,
-) -> RequestedFault {
+fn requested(annotation: Option<&str>, preset: Option<&str>, is_enabled: bool) -> RequestedFault {
     let (source, text) = match (annotation, preset) {
         (Some(NONE), _) | (None, None) => return RequestedFault::Nothing,
         (Some(text), _) => (format!("annotation {FAULT}"), text),
@@ -90,7 +180,87 @@ pub(super) fn event(
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
+    use crate::testing::DRIVER;
+
+    fn known(name: &'static str) -> KnownFault {
+        KnownFault {
+            handle: "h".to_owned(),
+            name,
+            report: FaultReport {
+                state: FaultState::Active,
+                message: "m".to_owned(),
+                again: None,
+            },
+        }
+    }
+
+    /// A volume with a claim in this namespace, and the claim with this annotation.
+    fn facts(driver: &str, namespace: &str, annotation: Option<&str>) -> Facts {
+        let volume: Value = json!({"metadata": {"name": "pv"}, "spec": {
+            "claimRef": {"namespace": namespace, "name": "data"},
+            "csi": {"driver": driver, "volumeHandle": "h"},
+        }});
+        let claim: Value = json!({"metadata": {"annotations":
+            annotation.map(|fault| json!({"hostloop.csi.dev/fault": fault}))}});
+        Facts {
+            volume: Some(Arc::new(serde_json::from_value(volume).unwrap())),
+            is_here: true,
+            claim: Some(Arc::new(serde_json::from_value(claim).unwrap())),
+            ..Facts::default()
+        }
+    }
+
+    #[test]
+    fn steps() {
+        let ours = |annotation| facts(DRIVER, "ns", annotation);
+        let give = |requested| Step::Give {
+            handle: "h".to_owned(),
+            requested,
+        };
+        let gone = RequestedFault::Fault(ClaimFault::parse("gone").unwrap());
+        let known_before = || Some(known("gone"));
+        for (facts, expected) in [
+            (ours(Some("gone")), give(gone)),
+            (ours(None), give(RequestedFault::Nothing)),
+            (facts("another", "ns", Some("gone")), Step::Nothing),
+            (facts(DRIVER, "other", Some("gone")), Step::Nothing),
+            (
+                Facts {
+                    known: known_before(),
+                    ..facts(DRIVER, "other", None)
+                },
+                Step::HandOver(("other".to_owned(), "pv".to_owned())),
+            ),
+            (
+                Facts {
+                    is_here: false,
+                    ..ours(None)
+                },
+                Step::Forget,
+            ),
+            (
+                Facts {
+                    is_of_another: true,
+                    ..ours(None)
+                },
+                Step::Nothing,
+            ),
+            (Facts::default(), Step::Nothing),
+            (
+                Facts {
+                    known: known_before(),
+                    ..Facts::default()
+                },
+                Step::EndUnnamed(known("gone")),
+            ),
+        ] {
+            let key = ("ns".to_owned(), "pv".to_owned());
+            assert_eq!(decide(&facts, &key, DRIVER, true), expected, "{facts:?}");
+        }
+    }
 
     #[test]
     fn a_fault_needs_the_flag_and_a_valid_annotation() {

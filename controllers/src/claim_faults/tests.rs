@@ -1,7 +1,10 @@
 //! What the controller asks of the driver, and what it says.
 
+use std::collections::BTreeSet;
+
 use futures::FutureExt;
 use serde_json::{Value, json};
+use tonic::Status;
 
 use super::*;
 use crate::testing::{DRIVER, World, with};

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use hostloop_terminal::humanize::bytes;
 
-use super::{Lost, Problem};
+use super::{Lost, NotedFault, Problem};
 use crate::kernel::{FileId, FsUsage, LoopInfo};
 use crate::record::id::{PoolId, pool_named_in};
 
@@ -27,6 +27,8 @@ pub struct SparseFile {
 #[derive(Clone, Debug, Default)]
 pub struct PoolFacts {
     pub name: String,
+    /// The fault that the pool has by request.
+    pub fault: Option<NotedFault>,
     /// The reason if the pool is not open.
     pub missing: Option<String>,
     /// The reason if the pool is open but does not answer.
@@ -104,8 +106,13 @@ fn floor(usage: &FsUsage, reserve_bytes: u64) -> u64 {
     reserve_bytes.max(usage.total_bytes / 100)
 }
 
-/// Returns the problems of a pool. For an unreachable pool, that is the only one.
+/// Returns the problems of a pool. For an unreachable pool, that is the only one. A fault by request
+/// explains what follows from it.
 pub fn pool_problems(facts: &PoolFacts) -> Vec<Problem> {
+    let fault = facts.fault.clone();
+    if let Some(fault) = fault.clone().filter(|fault| fault.total) {
+        return vec![Problem::PoolFault(fault)];
+    }
     if let Some(why) = &facts.missing {
         return vec![Problem::PoolMissing(why.clone())];
     }
@@ -113,9 +120,11 @@ pub fn pool_problems(facts: &PoolFacts) -> Vec<Problem> {
         return vec![Problem::PoolSilent(why.clone())];
     }
     let mut problems = Vec::new();
+    let full = facts.nearly_full().filter(|_| fault.is_none());
+    problems.extend(fault.map(Problem::PoolFault));
     problems.extend(facts.lost.clone().map(Problem::PoolLost));
     problems.extend(facts.read_only().map(Problem::PoolReadOnly));
-    problems.extend(facts.nearly_full().map(Problem::PoolNearlyFull));
+    problems.extend(full.map(Problem::PoolNearlyFull));
     if !facts.noted.is_empty() {
         problems.push(Problem::PoolNeedsAttention(facts.noted.join("; ")));
     }

@@ -10,7 +10,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_terminal::humanize::{self, exact_bytes};
 
-use super::Lost;
+use super::{Lost, NotedFault};
 use crate::kernel::{FsType, loop_path, silent_device};
 use crate::record::UnusableRecord;
 use crate::record::id::{GroupId, SnapshotId};
@@ -150,6 +150,9 @@ pub enum Problem {
     /// Recovery could not repair something, for this reason.
     #[error("{0}")]
     Unrepaired(String),
+    /// The pool has the fault that an administrator has asked for.
+    #[error("it has the fault {}, which an administrator has asked for", .0.fault)]
+    PoolFault(NotedFault),
     /// The pool is not open.
     #[error("{0}")]
     PoolMissing(String),
@@ -179,6 +182,10 @@ const TO_MOUNT_AGAIN: &str = "the kernel's log (dmesg) has the cause: often the 
 const TO_END_A_FAULT: &str = "remove that annotation, or set it to none if it is the fault of the \
      class; a filesystem that has shut down or become read-only is mounted again once the pods that \
      use the volume are deleted";
+
+/// The advice for a fault of a pool.
+const TO_END_A_POOL_FAULT: &str =
+    "it ends in time, with the driver's process, or by kubectl hostloop fault node NODE clear";
 
 /// The advice for a pool on a read-only filesystem.
 const READ_ONLY_TO_DO: &str = "the kernel's log (dmesg) has the cause: a full or failing disk makes \
@@ -224,6 +231,7 @@ impl Problem {
             }
             Problem::GroupIncomplete(_) => "delete the group: it can't be restored whole",
             Problem::UnknownFile => "move it out of the pool",
+            Problem::PoolFault(_) => TO_END_A_POOL_FAULT,
             Problem::PoolMissing(_) => {
                 "bring it back; until then everything in it is answered UNAVAILABLE"
             }

@@ -11,7 +11,8 @@ use rustix::fs::OFlags;
 
 use super::target::Target;
 use super::{EndsLater, FaultError, Obstacle};
-use crate::kernel::{self, BLOCK_SIZE, file};
+use crate::kernel::{self, file};
+use crate::storage::free_room;
 
 /// The name of the file.
 const NAME: &str = "hostloop-fault-full";
@@ -103,7 +104,6 @@ fn metadata(file: &File) -> Result<Metadata, FaultError> {
     Ok(metadata.map_err(|e| kernel::Error::io("fstat", NAME, e))?)
 }
 
-/// Allocates what is free, in ever smaller parts: a filesystem keeps some for itself.
 fn take_free_room(target: &Target<'_>, file: &File) -> Result<(), FaultError> {
     let kernel = target.kernel();
     let at = target.mount().map(|mount| mount.mount_point.to_path_buf());
@@ -111,16 +111,5 @@ fn take_free_room(target: &Target<'_>, file: &File) -> Result<(), FaultError> {
         Some(at) => kernel.usage(&at)?.free_bytes,
         None => 0,
     };
-    // A btrfs writes zeros into the rest of a block, which then counts as data of users.
-    let block = u64::from(BLOCK_SIZE);
-    let mut part = free / block * block;
-    while part > 0 {
-        let taken = file::length(file)?;
-        match kernel.allocate(file, taken..taken + part) {
-            Ok(()) => part = part.min(free.saturating_sub(taken + part) / block * block),
-            Err(error) if error.is_no_space() => part = part / 2 / block * block,
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(())
+    Ok(free_room::take(kernel, file, free)?)
 }

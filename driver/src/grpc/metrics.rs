@@ -18,6 +18,7 @@ use prometheus_client::registry::Registry;
 use tonic::Code;
 
 use crate::csi::int64;
+use crate::pool_faults::PoolFaultCount;
 use crate::rpc_faults::FaultCount;
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -178,6 +179,25 @@ pub(crate) fn render_faults(text: &mut String, counts: &[FaultCount]) -> fmt::Re
     encode_registry(text, &registry)
 }
 
+type PoolFaultLabels = [(&'static str, String); 3];
+
+/// Writes how often the faults of pools have come into their states.
+pub(crate) fn render_pool_faults(text: &mut String, counts: &[PoolFaultCount]) -> fmt::Result {
+    let family = Family::<PoolFaultLabels, Counter>::default();
+    for count in counts {
+        let labels = [
+            ("pool", count.pool.clone()),
+            ("fault", count.fault.to_owned()),
+            ("state", count.state.word().to_owned()),
+        ];
+        family.get_or_create(&labels).inc_by(count.times);
+    }
+    let mut registry = Registry::default();
+    let help = "Changes of the faults that administrators ask for, by pool, fault and new state";
+    registry.register("hostloop_pool_faults", help, family);
+    encode_registry(text, &registry)
+}
+
 /// Builds a new registry for each scrape, so that the gauges of a removed pool disappear.
 fn pool_registry(pools: &[PoolGauges]) -> Registry {
     let mut registry = Registry::default();
@@ -207,6 +227,8 @@ fn gauge_of(
 
 #[cfg(test)]
 mod tests {
+    use hostloop_report::node_faults::PoolFaultState;
+
     use super::*;
 
     #[test]
@@ -227,6 +249,7 @@ mod tests {
         render(&mut text, &calls, &[pool]).unwrap();
         render_dropped(&mut text, 0).unwrap();
         render_faults(&mut text, &[fault("full", "refused", 1)]).unwrap();
+        render_pool_faults(&mut text, &[pool_fault()]).unwrap();
         hostloop_document::check_named_table(
             "docs/reference/metrics.md",
             "driver",
@@ -241,6 +264,23 @@ mod tests {
             effect,
             calls,
         }
+    }
+
+    fn pool_fault() -> PoolFaultCount {
+        PoolFaultCount {
+            pool: "default".to_owned(),
+            fault: "full",
+            state: PoolFaultState::Active,
+            times: 2,
+        }
+    }
+
+    #[test]
+    fn faults_of_pools_are_counted_by_state() {
+        let mut text = String::new();
+        render_pool_faults(&mut text, &[pool_fault()]).unwrap();
+        let line = "hostloop_pool_faults_total{pool=\"default\",fault=\"full\",state=\"active\"} 2";
+        assert!(text.lines().any(|l| l == line), "no {line:?} in\n{text}");
     }
 
     #[test]

@@ -18,6 +18,7 @@ impl PoolFacts {
     pub fn of(pools: &Pools, slot: &PoolSlot, look: Option<Look>) -> PoolFacts {
         let mut facts = PoolFacts {
             name: slot.spec.name.clone(),
+            fault: slot.fault.clone(),
             ..PoolFacts::default()
         };
         let pool = match &slot.state {

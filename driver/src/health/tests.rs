@@ -3,8 +3,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use rstest::rstest;
 
 use super::*;
-use crate::diagnose::Lost;
 use crate::diagnose::pool::SparseFile;
+use crate::diagnose::{Lost, NotedFault};
 use crate::kernel::FsUsage;
 
 fn usage(available: u64) -> FsUsage {
@@ -140,6 +140,16 @@ fn read_only_below() -> PoolFacts {
     facts
 }
 
+/// Facts with a fault by request, which explains them.
+fn faulty(total: bool, mut facts: PoolFacts) -> PoolFacts {
+    facts.fault = Some(NotedFault {
+        fault: "x,for=1s".to_owned(),
+        total,
+        since_ns: 1,
+    });
+    facts
+}
+
 fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
     PoolFacts {
         usage: Some(usage(available)),
@@ -168,6 +178,17 @@ fn free(available: u64, reserve_bytes: u64) -> PoolFacts {
 #[case::at_the_last_percent(free(10, 0), &[])]
 #[case::noted(
     with(|f| f.noted = vec!["odd".into()]), &["StorageDegraded PoolNeedsAttention"]
+)]
+#[case::full_on_request(faulty(false, free(0, 50)), &["StorageDegraded FaultInjected"])]
+#[case::missing_on_request(
+    faulty(true, with(|f| f.missing = Some("gone".into()))), &["StorageUnreachable FaultInjected"]
+)]
+#[case::hanging_on_request(
+    faulty(true, with(|f| f.silent = Some("late".into()))), &["StorageUnreachable FaultInjected"]
+)]
+#[case::lost_beside_a_fault(
+    faulty(false, lost(true)),
+    &["StorageDegraded FaultInjected", "StorageUnreachable PoolImageLost"]
 )]
 fn conditions_of_a_pool(#[case] facts: PoolFacts, #[case] expected: &[&str]) {
     let words = |p: &PoolCondition| format!("{:?} {}", p.status, p.reason);

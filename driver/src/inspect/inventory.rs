@@ -20,8 +20,9 @@ pub use leftover_loops::leftover_loops;
 pub use loop_usage::{LoopOwner, LoopUse, loop_uses, mounts};
 
 use crate::diagnose::pool::SparseFile;
-use crate::diagnose::{KernelState, Lost, VolumeIdentity, VolumeState};
+use crate::diagnose::{KernelState, Lost, NotedFault, VolumeIdentity, VolumeState};
 use crate::kernel::Kernel;
+use crate::pool_faults::noted_faults;
 pub use crate::storage::image_stat::ImageStat;
 pub use crate::storage::scan::{Area, Contents, Item, Leftover, UnusableRecord};
 use crate::storage::{PoolKind, PoolSpec, VolumeId, layers};
@@ -50,6 +51,8 @@ pub struct PoolSurvey {
     pub image: Option<ImageStat>,
     /// The process that has the pool open, if known.
     pub driver: Option<lock_holder::Holder>,
+    /// The fault that the pool has by request.
+    pub fault: Option<NotedFault>,
     /// The filesystem type, by the kernel's name.
     pub fs_type: String,
     /// The files under the pool without all their blocks, from the top down.
@@ -88,6 +91,7 @@ impl PoolSurvey {
             driver: mount
                 .zip(root.as_ref().ok())
                 .and_then(|(mount, root)| lock_holder::of_pool(root, mount.device)),
+            fault: None,
             fs_type: mount.map(|m| m.fs_type.to_string()).unwrap_or_default(),
             sparse: root
                 .as_ref()
@@ -143,7 +147,12 @@ impl Survey {
         let pools = specs
             .iter()
             .map(|spec| PoolSurvey::take(spec, state_dir, &state, kernel));
-        let pools: Vec<PoolSurvey> = pools.collect();
+        let mut pools: Vec<PoolSurvey> = pools.collect();
+        let mut faults = noted_faults(state_dir);
+        // A fault ends with the process that has the pool open.
+        for pool in pools.iter_mut().filter(|pool| pool.driver.is_some()) {
+            pool.fault = faults.remove(&pool.name);
+        }
         let own = pools
             .iter()
             .filter_map(|pool| Some(pool.state.as_ref().ok()?.id))

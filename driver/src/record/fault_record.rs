@@ -40,6 +40,12 @@ impl VolumeRecord {
     pub(crate) fn own_limit(&self) -> Option<u64> {
         self.fault.as_ref().and_then(|fault| fault.limit)
     }
+
+    /// True if a fault, and no copy, has frozen the volume. Other faults explain no freeze.
+    pub(crate) fn is_frozen_by_fault(&self) -> bool {
+        let fault = self.fault.as_ref().filter(|fault| !fault.over);
+        self.freeze.is_some() && fault.is_some_and(|fault| fault.name() == "frozen")
+    }
 }
 
 #[cfg(test)]

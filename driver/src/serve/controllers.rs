@@ -276,6 +276,7 @@ pub(super) async fn alone(args: &ControllersArgs) -> Result<(), Error> {
         controllers: Some(controllers.telemetry()),
         dropped,
         faults: None,
+        pool_faults: None,
     };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;

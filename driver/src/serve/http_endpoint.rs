@@ -23,6 +23,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::grpc::{ReportedServices, metrics};
+use crate::pool_faults::PoolFaults;
 use crate::rpc_faults::FaultInjector;
 
 const OPENMETRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -41,6 +42,8 @@ pub(super) struct ReportedComponents {
     pub(super) dropped: Option<Dropped>,
     /// The faults by rules.
     pub(super) faults: Option<Arc<FaultInjector>>,
+    /// The faults of pools.
+    pub(super) pool_faults: Option<Arc<PoolFaults>>,
 }
 
 /// Serves HTTP until `stop` resolves.
@@ -135,6 +138,9 @@ impl ReportedComponents {
         if let Some(faults) = &self.faults {
             metrics::render_faults(&mut text, &faults.counts())?;
         }
+        if let Some(faults) = &self.pool_faults {
+            metrics::render_pool_faults(&mut text, &faults.counts())?;
+        }
         encode_eof(&mut text)?;
         Ok(text)
     }
@@ -182,6 +188,7 @@ mod tests {
             controllers: None,
             dropped: None,
             faults: None,
+            pool_faults: None,
         });
         let texts = join_all((0..32).map(|_| scrapes.text())).await;
         let places: Vec<_> = texts

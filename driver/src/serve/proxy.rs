@@ -38,6 +38,7 @@ pub(super) async fn run(args: &ProxyArgs) -> Result<(), Error> {
         controllers: None,
         dropped: exporter.as_ref().map(Exporter::dropped),
         faults: faults.clone(),
+        pool_faults: None,
     };
     let address = args.watch.http_endpoint.as_ref().map(ToString::to_string);
     show(address, shown, &stop, &mut roles).await?;

@@ -9,10 +9,13 @@ use tokio_util::sync::CancellationToken;
 use crate::blocking::Blocking;
 use crate::grpc::Server;
 use crate::node::{Node, ReadOnlyCaches};
+use crate::pool_faults::PoolFaults;
 use crate::storage::Pools;
 
 /// How often the driver looks for missing pools.
 const SEARCH: Duration = Duration::from_secs(5);
+/// How often the driver looks for faults that are asked of pools.
+const FAULTS: Duration = Duration::from_secs(1);
 /// How often the driver looks for writes below read-only targets of block volumes.
 const REFRESH: Duration = Duration::from_secs(1);
 /// How often the driver looks for cuts that have expired.
@@ -53,6 +56,39 @@ async fn expire_cuts(server: Server, stop: CancellationToken) -> Result<(), Stri
             return Ok(());
         }
     }
+}
+
+/// Starts the tasks that give pools the faults that are asked for, until `stop`. Each pool has its own
+/// task, so a hanging pool delays no other.
+pub(super) fn tend_faults(
+    faults: &Arc<PoolFaults>,
+    blocking: &Blocking,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) {
+    for slot in 0..faults.count() {
+        let tended = tend_fault(faults.clone(), slot, blocking.clone(), stop.clone());
+        tasks.start("the faults of a pool", tended);
+    }
+}
+
+async fn tend_fault(
+    faults: Arc<PoolFaults>,
+    slot: usize,
+    blocking: Blocking,
+    stop: CancellationToken,
+) -> Result<(), String> {
+    while has_waited(FAULTS, &stop).await {
+        let faults = faults.clone();
+        work(
+            "the faults of a pool",
+            move || faults.tend(slot),
+            &blocking,
+            &stop,
+        )
+        .await?;
+    }
+    Ok(())
 }
 
 /// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has

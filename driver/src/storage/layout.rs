@@ -18,6 +18,7 @@ use rustix::fs::{AtFlags, OFlags};
 use super::encoding;
 use super::file_names::{EntryKind, IMAGE, INCOMING, MARK, TRASH};
 use super::image_stat::{ImageStat, nanoseconds};
+use super::pool_gate::PoolGate;
 use super::record_io::Record;
 use super::state_until_reboot;
 use super::{Error, Result, VolumeId, VolumeRecord};
@@ -44,6 +45,8 @@ pub(super) struct PoolLayout {
     renames_whole: bool,
     /// Entries in place that must not be deleted, by name.
     held: Mutex<BTreeMap<String, HeldEntry>>,
+    /// Each use of the directories passes it. It is closed while a fault lets them wait.
+    pub(super) gate: PoolGate,
 }
 
 /// Why an entry in place must not be deleted: another entry is, or could be, the same.
@@ -138,6 +141,7 @@ impl PoolLayout {
             left: Mutex::default(),
             renames_whole,
             held: Mutex::default(),
+            gate: PoolGate::default(),
             root,
         })
     }
@@ -166,7 +170,7 @@ impl PoolLayout {
 
     /// The pool's root directory.
     pub(super) fn root(&self) -> BorrowedFd<'_> {
-        self.root.as_fd()
+        self.gate.pass(&self.root)
     }
 
     /// The path of the pool, for messages only.
@@ -180,15 +184,15 @@ impl PoolLayout {
     }
 
     pub(super) fn incoming(&self) -> BorrowedFd<'_> {
-        self.incoming.as_fd()
+        self.gate.pass(&self.incoming)
     }
 
     pub(super) fn trash(&self) -> BorrowedFd<'_> {
-        self.trash.as_fd()
+        self.gate.pass(&self.trash)
     }
 
     pub(super) fn entries(&self, kind: EntryKind) -> BorrowedFd<'_> {
-        self.entries[kind as usize].as_fd()
+        self.gate.pass(&self.entries[kind as usize])
     }
 
     /// The path of an entry's file, for messages only.

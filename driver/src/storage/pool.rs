@@ -5,7 +5,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::fs::File;
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -21,6 +21,7 @@ use super::recovery::Unfinished;
 use super::{PoolId, PoolKind, PoolSpec, VolumeId};
 use crate::kernel::Kernel;
 
+mod filler;
 mod look;
 mod notes;
 mod reading;
@@ -61,6 +62,8 @@ pub struct Pool {
     pub(super) under_way: Mutex<SpaceRequest>,
     /// The filesystems that provide the pool's space; set once the pool is open.
     pub(super) space: OnceLock<Space>,
+    /// Bytes of the file that takes the free room because of a fault on request.
+    pub(super) filler_bytes: AtomicU64,
     /// True if this process has given the pool's image all its blocks.
     pub(super) backed: AtomicBool,
     /// What the pool was opened from, and the mount point of its filesystem.

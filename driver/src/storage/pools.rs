@@ -10,8 +10,10 @@ use super::copy_rate::CopyRates;
 use super::growths::Growths;
 use super::pool::space::PoolFilesystems;
 use super::{Error, Look, NotedProblem, Pool, PoolId, PoolOptions, PoolSpec, Result};
+use crate::diagnose::NotedFault;
 use crate::kernel::Kernel;
 
+mod faults;
 mod find;
 mod freed;
 mod opening;
@@ -31,6 +33,10 @@ pub struct PoolSlot {
     pub state: std::result::Result<Arc<Pool>, String>,
     /// The pool's current or last known identity.
     pub id: Option<PoolId>,
+    /// The fault that the pool has by request.
+    pub fault: Option<NotedFault>,
+    /// The open pool while a fault lets it be missing.
+    set_aside: Option<Arc<Pool>>,
 }
 
 impl PoolSlot {

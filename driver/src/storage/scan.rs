@@ -6,7 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH, kept_id};
+use super::file_names::{EntryKind, FILLER, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH, kept_id};
 use super::image_stat::ImageStat;
 use super::layout::open_dir;
 use super::load::{self, EntryName};
@@ -21,12 +21,13 @@ use rustix::fs::OFlags;
 const DIRECTORY: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY);
 
 /// Further files that the driver or mkfs creates in a pool's directory.
-const OWN_FILES: [&str; 6] = [
+const OWN_FILES: [&str; 7] = [
     "pool.json",
     ".pool.json.new",
     OWNER,
     ".node.json.new",
     LOCK,
+    FILLER,
     "lost+found",
 ];
 

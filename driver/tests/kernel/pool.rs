@@ -4,6 +4,7 @@
 mod disk_below;
 mod format;
 mod full;
+mod full_on_request;
 mod journal;
 mod kinds;
 mod nfs;

@@ -13,6 +13,7 @@ pub mod events;
 pub mod flags;
 pub mod image_map;
 pub mod machine;
+pub mod node_faults;
 pub mod pool_files;
 pub mod pool_spec;
 pub mod quantity;

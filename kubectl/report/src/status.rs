@@ -43,6 +43,8 @@ pub struct PoolReport {
     pub state: Word,
     /// The reason if the pool is missing.
     pub why: Option<String>,
+    /// The fault that an administrator has asked for; null without one.
+    pub fault: Option<PoolFault>,
     /// The driver's process ID, if it is visible from this PID namespace.
     pub pid: Option<u32>,
     /// The pool's ID, part of every ID in it.
@@ -81,6 +83,17 @@ pub struct CutUsage {
     pub count: usize,
     /// Bytes promised to them at most. Blocks that they share count for each.
     pub promised_bytes: u64,
+}
+
+/// A fault of a pool that an administrator has asked for.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct PoolFault {
+    /// What happens, such as `full`.
+    pub name: String,
+    /// The fault as it was asked for, with its time.
+    pub fault: String,
+    /// When it began.
+    pub since_ns: u64,
 }
 
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
@@ -144,6 +157,11 @@ impl VolumeFault {
     /// and has left nothing.
     pub fn mark(&self) -> Option<String> {
         (self.state != "over").then(|| format!("fault {}", self.name))
+    }
+
+    /// True if it freezes the volume's filesystem. Under another fault, a copy has frozen it.
+    pub fn is_freeze(&self) -> bool {
+        self.name == "frozen" && self.state != "over"
     }
 }
 

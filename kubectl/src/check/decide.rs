@@ -7,6 +7,7 @@ mod access;
 mod classes;
 mod container;
 mod csi_driver;
+mod faults;
 mod leader;
 mod machines;
 mod nodes;
@@ -29,7 +30,7 @@ type Judge = fn(&Facts) -> Vec<Line>;
 
 /// Judges all facts, in the order in which a person would repair what is wrong.
 pub(super) fn decide(facts: &Facts) -> Vec<Section> {
-    let sections: [(&'static str, Judge); 11] = [
+    let sections: [(&'static str, Judge); 12] = [
         ("Kubernetes", server::lines),
         ("Snapshots", snapshots::lines),
         ("CSIDriver", csi_driver::lines),
@@ -39,6 +40,7 @@ pub(super) fn decide(facts: &Facts) -> Vec<Section> {
         ("Node pods", nodes::lines),
         ("Machines", machines::lines),
         ("Pools", pools::lines),
+        ("Faults on request", faults::lines),
         ("Leader", leader::lines),
         ("Claims and attachments", stuck::lines),
     ];
@@ -133,6 +135,6 @@ mod tests {
             .filter(|line| line.mark != Mark::Passed)
             .collect();
         assert!(bad.is_empty(), "{bad:#?}");
-        assert_eq!(sections.len(), 11);
+        assert_eq!(sections.len(), 12);
     }
 }

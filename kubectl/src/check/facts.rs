@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hostloop_api_objects::snapshots::VolumeSnapshotClass;
 use hostloop_report::machine::MachineReport;
+use hostloop_report::node_faults::NodeFaults;
 use hostloop_report::status::PoolReport;
 use k8s_openapi::api::admissionregistration::v1::{
     ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding,
@@ -122,6 +123,8 @@ pub(super) struct Machine {
     pub(super) pools: Fact<Vec<PoolReport>>,
     /// The machine, as `hostloop probe machine` reports it.
     pub(super) report: Fact<MachineReport>,
+    /// The faults that the node can do, as `hostloop pool-fault list` reports them.
+    pub(super) faults: Fact<NodeFaults>,
     /// How far the node's clock is from the API server's, in seconds.
     pub(super) clock: Option<ClockOffset>,
 }

@@ -2,11 +2,14 @@
 
 use std::process::ExitCode;
 
-use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
+use hostloop_api_objects::claim_fault::NONE;
+use hostloop_api_objects::constants::FAULT;
+use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 
 use super::Error;
 use super::annotation::{annotate, annotation, asks_for_none};
 use super::claims::{ClaimArgs, selected};
+use super::class_fault::{ClassFault, of_classes};
 use super::fault_status::{
     AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said,
 };
@@ -21,7 +24,8 @@ use crate::output::OutputArgs;
 #[command(
     after_help = "A filesystem that failed to write stays stopped after its fault, and the state is \
                   needs-restage: delete the pods that use the claim. To restart their containers is \
-                  not enough."
+                  not enough.\n\
+                  If the class of a claim has a fault, the claim gets the annotation none."
 )]
 pub struct Args {
     #[command(flatten)]
@@ -44,7 +48,8 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         clear(args, cluster, &claims).await?
     } else {
         if args.dry_run.how == DryRun::Server {
-            remove(cluster, &claims, true).await?;
+            let faulty = faulty_claims(&claims, of_classes(cluster, &claims).await?, |_| None);
+            write(cluster, &faulty, true).await?;
         }
         let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for no fault");
         vec![planned; claims.len()]
@@ -63,58 +68,135 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     }
 }
 
-/// Removes the annotations of the claims that ask for a fault. Without `none`, a claim would get the
-/// fault of its class.
-async fn remove(
-    cluster: &Cluster,
-    claims: &[PersistentVolumeClaim],
-    dry_run: bool,
-) -> Result<(), Error> {
-    let asking = claims.iter().filter(|claim| asks_for_one(claim));
-    let faults: Vec<_> = asking.map(|claim| (claim, None)).collect();
-    Ok(annotate(cluster, &faults, dry_run).await?)
-}
-
-/// Removes the annotations, and waits for what the driver says. Returns that in the order of the
+/// Changes the annotations, and waits for what the driver says. Returns that in the order of the
 /// claims.
 async fn clear(
     args: &Args,
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
 ) -> Result<Vec<FaultStatus>, Error> {
-    let cleared = FaultStatus::new(FaultProgress::Cleared, "the claim asks for no fault");
+    let classes = of_classes(cluster, claims).await?;
     if !args.wait.wait {
-        remove(cluster, claims, false).await?;
-        return Ok(vec![cleared; claims.len()]);
+        let faulty = faulty_claims(claims, classes, |_| None);
+        write(cluster, &faulty, false).await?;
+        return Ok(faulty.iter().map(FaultyClaim::cleared).collect());
     }
     let before = fault_events(cluster, Some(&cluster.namespace)).await?;
     let known = KnownEvents::of(&before);
     let all: Vec<_> = before.iter().collect();
-    remove(cluster, claims, false).await?;
-    let awaited: Vec<_> = claims
+    let faulty = faulty_claims(claims, classes, |claim| {
+        last_said(&all, claim).map(|said| said.progress)
+    });
+    write(cluster, &faulty, false).await?;
+    let awaited: Vec<_> = faulty
         .iter()
-        .map(|claim| {
-            let awaited = if has_an_end(claim, &all) {
-                Ok(AwaitedFault::End)
-            } else {
-                Err(cleared.clone())
-            };
-            (claim, awaited)
-        })
+        .map(|faulty| (faulty.claim, faulty.awaited()))
         .collect();
     Ok(until_said(cluster, &awaited, &known, args.wait.timeout).await?)
 }
 
-/// True if a claim asks for a fault by its annotation.
-fn asks_for_one(claim: &PersistentVolumeClaim) -> bool {
-    annotation(claim).is_some() && !asks_for_none(claim)
+/// Changes the annotations of the claims that have or may get a fault.
+async fn write(cluster: &Cluster, faulty: &[FaultyClaim<'_>], dry_run: bool) -> Result<(), Error> {
+    let faults: Vec<_> = faulty
+        .iter()
+        .filter_map(|faulty| match faulty.change() {
+            AnnotationChange::Keep => None,
+            AnnotationChange::Remove => Some((faulty.claim, None)),
+            AnnotationChange::WriteNone => Some((faulty.claim, Some(NONE.to_owned()))),
+        })
+        .collect();
+    Ok(annotate(cluster, &faults, dry_run).await?)
 }
 
-/// True if the driver will say that the fault of a claim has ended: it has one, as far as events say.
-/// Of a fault that never began, or that is over, it says nothing more.
-fn has_an_end(claim: &PersistentVolumeClaim, events: &[&Event]) -> bool {
-    let last = last_said(events, claim).map(|said| said.progress);
-    asks_for_one(claim) && matches!(last, Some(FaultProgress::Injected | FaultProgress::Failed))
+/// The claims with what their classes have. `last` is what the last event says of a claim.
+fn faulty_claims<'c>(
+    claims: &'c [PersistentVolumeClaim],
+    classes: Vec<ClassFault>,
+    last: impl Fn(&PersistentVolumeClaim) -> Option<FaultProgress>,
+) -> Vec<FaultyClaim<'c>> {
+    claims
+        .iter()
+        .zip(classes)
+        .map(|(claim, class)| FaultyClaim {
+            claim,
+            class,
+            last: last(claim),
+        })
+        .collect()
+}
+
+/// What becomes of an annotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum AnnotationChange {
+    /// It asks for no fault already.
+    Keep,
+    Remove,
+    /// Without the annotation, the claim would have the fault of its class.
+    WriteNone,
+}
+
+/// A claim that is to ask for no fault.
+struct FaultyClaim<'c> {
+    claim: &'c PersistentVolumeClaim,
+    class: ClassFault,
+    /// What the last event says of its fault.
+    last: Option<FaultProgress>,
+}
+
+impl FaultyClaim<'_> {
+    fn change(&self) -> AnnotationChange {
+        let has_annotation = annotation(self.claim).is_some();
+        let has_fault_of_class = match self.class {
+            ClassFault::Present => true,
+            ClassFault::Absent => false,
+            // Without an annotation, what the event is about is the fault of the class.
+            ClassFault::Unknown => {
+                !has_annotation && (self.is_in_force() || self.last == Some(FaultProgress::Waiting))
+            }
+        };
+        if asks_for_none(self.claim) {
+            AnnotationChange::Keep
+        } else if has_fault_of_class {
+            AnnotationChange::WriteNone
+        } else if has_annotation {
+            AnnotationChange::Remove
+        } else {
+            AnnotationChange::Keep
+        }
+    }
+
+    /// True if the volume has the fault, as far as events say.
+    fn is_in_force(&self) -> bool {
+        matches!(
+            self.last,
+            Some(FaultProgress::Injected | FaultProgress::Failed)
+        )
+    }
+
+    /// The end of the fault, if the driver will say it. Of a fault that never began, or that is over,
+    /// it says nothing more: `Err` has what is known then.
+    fn awaited(&self) -> Result<AwaitedFault, FaultStatus> {
+        if self.is_in_force() && self.change() != AnnotationChange::Keep {
+            Ok(AwaitedFault::End)
+        } else {
+            Err(self.cleared())
+        }
+    }
+
+    /// What is said of the claim without an event.
+    fn cleared(&self) -> FaultStatus {
+        let may_have_one_of_class =
+            self.class == ClassFault::Unknown && self.change() != AnnotationChange::WriteNone;
+        let message = if may_have_one_of_class && !asks_for_none(self.claim) {
+            format!(
+                "the claim asks for no fault itself, and you may not read its class. If that has one, \
+                 end it by the annotation {FAULT}={NONE} of the claim"
+            )
+        } else {
+            "the claim asks for no fault".to_owned()
+        };
+        FaultStatus::new(FaultProgress::Cleared, message)
+    }
 }
 
 #[cfg(test)]
@@ -126,21 +208,94 @@ mod tests {
     use crate::test_objects::read;
 
     #[rstest]
-    #[case::in_force(Some("gone"), Some("FaultInjected"), true)]
-    #[case::may_be_in_force(Some("gone"), Some("FaultFailed"), true)]
-    #[case::never_began(Some("gone"), Some("FaultWaiting"), false)]
-    #[case::refused(Some("gone"), Some("FaultRefused"), false)]
-    #[case::over(Some("gone"), Some("FaultHealed"), false)]
-    #[case::stopped(Some("gone"), Some("FaultNeedsRestage"), false)]
+    #[case::of_the_claim(Some("gone"), ClassFault::Absent, None, AnnotationChange::Remove)]
+    #[case::of_the_class(None, ClassFault::Present, None, AnnotationChange::WriteNone)]
+    #[case::of_both(Some("gone"), ClassFault::Present, None, AnnotationChange::WriteNone)]
+    #[case::none(Some("none"), ClassFault::Present, None, AnnotationChange::Keep)]
+    #[case::nothing(None, ClassFault::Absent, None, AnnotationChange::Keep)]
+    #[case::nothing_is_known(None, ClassFault::Unknown, None, AnnotationChange::Keep)]
+    #[case::of_an_unknown_class(
+        None,
+        ClassFault::Unknown,
+        Some(FaultProgress::Injected),
+        AnnotationChange::WriteNone
+    )]
+    #[case::of_an_unknown_class_later(
+        None,
+        ClassFault::Unknown,
+        Some(FaultProgress::Waiting),
+        AnnotationChange::WriteNone
+    )]
+    #[case::of_the_claim_alone(
+        Some("gone"),
+        ClassFault::Unknown,
+        Some(FaultProgress::Injected),
+        AnnotationChange::Remove
+    )]
+    fn changes(
+        #[case] fault: Option<&str>,
+        #[case] class: ClassFault,
+        #[case] last: Option<FaultProgress>,
+        #[case] expected: AnnotationChange,
+    ) {
+        let claim = claim(fault);
+        let faulty = FaultyClaim {
+            claim: &claim,
+            class,
+            last,
+        };
+        assert_eq!(faulty.change(), expected);
+    }
+
+    #[rstest]
+    #[case::in_force(Some("gone"), Some(FaultProgress::Injected), true)]
+    #[case::may_be_in_force(Some("gone"), Some(FaultProgress::Failed), true)]
+    #[case::never_began(Some("gone"), Some(FaultProgress::Waiting), false)]
+    #[case::refused(Some("gone"), Some(FaultProgress::Refused), false)]
+    #[case::over(Some("gone"), Some(FaultProgress::Healed), false)]
+    #[case::stopped(Some("gone"), Some(FaultProgress::NeedsRestage), false)]
     #[case::nothing_is_known(Some("gone"), None, false)]
-    #[case::no_annotation(None, Some("FaultInjected"), false)]
-    #[case::asks_for_none(Some("none"), Some("FaultInjected"), false)]
-    fn ends(#[case] fault: Option<&str>, #[case] reason: Option<&str>, #[case] expected: bool) {
-        let claim = read(json!({"metadata": {
+    #[case::no_annotation(None, Some(FaultProgress::Injected), false)]
+    #[case::asks_for_none(Some("none"), Some(FaultProgress::Injected), false)]
+    fn ends(
+        #[case] fault: Option<&str>,
+        #[case] last: Option<FaultProgress>,
+        #[case] expected: bool,
+    ) {
+        let claim = claim(fault);
+        let faulty = FaultyClaim {
+            claim: &claim,
+            class: ClassFault::Absent,
+            last,
+        };
+        assert_eq!(faulty.awaited().is_ok(), expected);
+    }
+
+    #[rstest]
+    #[case::of_the_claim(Some("gone"), ClassFault::Absent, "the claim asks for no fault")]
+    #[case::of_the_class(None, ClassFault::Present, "the claim asks for no fault")]
+    #[case::unknown(
+        None,
+        ClassFault::Unknown,
+        "the claim asks for no fault itself, and you may"
+    )]
+    #[case::none(Some("none"), ClassFault::Unknown, "the claim asks for no fault")]
+    fn sentences(#[case] fault: Option<&str>, #[case] class: ClassFault, #[case] expected: &str) {
+        let claim = claim(fault);
+        let faulty = FaultyClaim {
+            claim: &claim,
+            class,
+            last: None,
+        };
+        let said = faulty.cleared().message;
+        assert!(said.starts_with(expected), "{said}");
+        assert_eq!(said.contains("fault=none"), expected.contains("itself"));
+    }
+
+    fn claim(fault: Option<&str>) -> PersistentVolumeClaim {
+        read(json!({"metadata": {
             "uid": "u",
             "annotations": fault.map(|fault| json!({"hostloop.csi.dev/fault": fault})),
-        }}));
-        let event: Event = read(json!({"involvedObject": {"uid": "u"}, "reason": reason}));
-        assert_eq!(has_an_end(&claim, &[&event]), expected);
+        }}))
     }
 }

@@ -9,7 +9,7 @@ use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 use kube::api::{Api, ListParams};
 
 use super::Error;
-use super::annotation::annotation;
+use super::annotation::{annotation, asks_for_none};
 use super::fault_status::{AwaitedFault, FaultProgress, FaultStatus, answer, fault_events};
 use super::rows::{FaultRow, print};
 use crate::api;
@@ -65,6 +65,7 @@ fn rows(claims: &[PersistentVolumeClaim], events: &[Event]) -> Vec<FaultRow> {
     let events: Vec<&Event> = events.iter().collect();
     claims
         .iter()
+        .filter(|claim| !asks_for_none(claim))
         .filter_map(|claim| {
             let fault = annotation(claim)?;
             Some(FaultRow::new(
@@ -105,6 +106,7 @@ mod tests {
             claim("data", Some("gone,for=5m")),
             claim("late", Some("gone,for=5m")),
             claim("wrong", Some("gnoe")),
+            claim("spared", Some("none")),
         ];
         let message = "The volume has the fault gone,for=300s, which";
         let event: Event = read(json!({"involvedObject": {"uid": "data"},

@@ -5,6 +5,7 @@ use std::time::Duration;
 use hostloop_api_objects::claim_fault::NONE;
 use hostloop_api_objects::constants::FAULT;
 use hostloop_fake_api::FakeApi;
+use rstest::rstest;
 use serde_json::{Value, json};
 
 use super::*;
@@ -202,6 +203,52 @@ async fn a_claim_that_asks_for_none_goes_on_doing_so() {
     typed(&api, "clear data --wait=false").await.unwrap();
     assert_eq!(fault_of(&api, "data").as_deref(), Some(NONE));
     assert_eq!(writes(&api), Vec::<String>::new());
+}
+
+/// The claim has the fault of its class, and no annotation to remove.
+#[rstest]
+#[case::readable(None)]
+#[case::unreadable(Some(403))]
+#[tokio::test(start_paused = true)]
+async fn a_claim_with_the_fault_of_its_class_asks_for_none(#[case] hidden: Option<u16>) {
+    let api = with_claims();
+    let mut of_class = claim("data");
+    of_class["spec"]["storageClassName"] = json!("bad");
+    api.put(of_class);
+    api.put(
+        json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
+        "metadata": {"name": "bad"}, "provisioner": "hostloop.csi.dev",
+        "parameters": {"fault": "gone"}}),
+    );
+    hidden
+        .into_iter()
+        .for_each(|code| api.hide("storageclasses/bad", code));
+    typed(&api, "clear data --wait=false --dry-run=client")
+        .await
+        .unwrap();
+    assert_eq!(fault_of(&api, "data"), None);
+    api.put(json!({
+        "apiVersion": "v1", "kind": "Event",
+        "metadata": {"name": "data.0", "namespace": "demo"},
+        "involvedObject": {"kind": "PersistentVolumeClaim", "uid": "uid-data"},
+        "reason": "FaultInjected", "message": "The volume has the fault gone,for=600s, which",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }));
+    let ended = async {
+        while fault_of(&api, "data").as_deref() != Some(NONE) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        api.put(json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {"name": "data.1", "namespace": "demo"},
+            "involvedObject": {"kind": "PersistentVolumeClaim", "uid": "uid-data"},
+            "reason": "FaultHealed", "message": "The fault gone,for=600s has ended",
+            "lastTimestamp": "2026-01-01T00:00:01Z",
+        }));
+    };
+    let (cleared, ()) = tokio::join!(typed(&api, "clear data"), ended);
+    cleared.unwrap();
+    assert_eq!(fault_of(&api, "data").as_deref(), Some(NONE));
 }
 
 /// No event can follow before the claim has a volume.

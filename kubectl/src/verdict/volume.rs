@@ -2,7 +2,7 @@
 
 use hostloop_api_objects::labels::SELECTED_NODE;
 use hostloop_report::quantity;
-use hostloop_report::status::VolumeReport;
+use hostloop_report::status::{VolumeFault, VolumeReport};
 use k8s_openapi::api::core::v1::{
     Event, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition,
 };
@@ -380,8 +380,9 @@ fn attachments_failure(facts: &VolumeFacts<'_>) -> Option<Stuck> {
 }
 
 fn frozen(volume: &VolumeReport, now_ns: u64) -> Option<Stuck> {
-    // A fault explains a freeze, and ends it in time.
-    let since_ns = volume.frozen_since_ns.filter(|_| volume.fault.is_none())?;
+    // The fault explains it, and ends it in time.
+    let is_fault = volume.fault.as_ref().is_some_and(VolumeFault::is_freeze);
+    let since_ns = volume.frozen_since_ns.filter(|_| !is_fault)?;
     let why = "its filesystem is frozen: writes wait".to_owned();
     (now_ns.saturating_sub(since_ns) > LONG_FREEZE_NS).then_some(Stuck {
         why,

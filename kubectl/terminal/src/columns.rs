@@ -74,10 +74,13 @@ fn available(pool: &PoolReport) -> Option<u64> {
 
 /// A pool's state, with the driver's process if it is visible.
 fn pool_state(pool: &PoolReport) -> String {
-    match pool.pid {
-        Some(pid) => format!("{},pid-{pid}", pool.state),
-        None => pool.state.to_string(),
-    }
+    let pid = pool.pid.map(|pid| format!(",pid-{pid}"));
+    let fault = pool
+        .fault
+        .as_ref()
+        .map(|fault| format!(",fault-{}", fault.name));
+    let marks = [pid, fault].into_iter().flatten();
+    marks.fold(pool.state.to_string(), |words, mark| words + &mark)
 }
 
 /// The names of loop devices without their folder.

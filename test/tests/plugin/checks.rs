@@ -48,6 +48,10 @@ fn expectations(cluster: &Cluster) -> Vec<String> {
         "Snapshots and clones share blocks in all pools".to_owned(),
         "Direct I/O works in all pools".to_owned(),
         "Pools have room: ".to_owned(),
+        format!(
+            "Volumes and pools have no faults on request, because the drivers run without \
+             --enable-faults: {node}"
+        ),
         format!("The leader is {leader}"),
         "No claim is stuck (1 of the driver)".to_owned(),
     ]

@@ -9,7 +9,7 @@ use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use hostloop_test::{deployed, walk};
+use hostloop_test::{deployed, fault_table, walk};
 use serde_json::Value;
 
 mod checks;
@@ -263,6 +263,11 @@ async fn a_life_by_the_plugin() {
         "-f",
         text(&example),
     ]);
+    walk::until_no_volume(&cluster).await;
+
+    // Faults, some of each: the step `failures` has all of them.
+    plugin.succeeds(&[&install[..], &["--faults"]].concat(), &["ready after"]);
+    fault_table::sample(&cluster, &plugin);
     walk::until_no_volume(&cluster).await;
     plugin.succeeds(
         &["uninstall", "--yes", "--data"],

@@ -330,6 +330,21 @@ const GI: u64 = 1 << 30;
     "Inaccessible FaultInjected",
     "Note Fault"
 )]
+// A copy has frozen it.
+#[case::frozen_beside_a_fault(
+    scene().fault("full,for=600s", false, None).with(|s| {
+        s.record.freeze = Some(FreezeIntent { since_ns: 1 });
+    }),
+    "Inaccessible Frozen, Degraded FaultInjected",
+    "Error FreezeLeft, Note Fault"
+)]
+#[case::frozen_after_a_fault(
+    scene().fault("frozen,for=30s", true, None).with(|s| {
+        s.record.freeze = Some(FreezeIntent { since_ns: 1 });
+    }),
+    "Inaccessible Frozen",
+    "Error FreezeLeft"
+)]
 #[case::stopped_by_a_fault(
     scene().fault("powercut", true, None).options("rw,shutdown"),
     "Inaccessible FaultInjected",

@@ -64,8 +64,7 @@ pub(crate) fn volume_problems(
         }
         None => problems.extend(used_unstaged(state)),
     }
-    // A fault explains a freeze.
-    let freeze = record.freeze.filter(|_| record.fault.is_none());
+    let freeze = record.freeze.filter(|_| !record.is_frozen_by_fault());
     problems.extend(freeze.map(|freeze| Problem::Frozen {
         since_ns: freeze.since_ns,
     }));

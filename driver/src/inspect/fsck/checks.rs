@@ -46,6 +46,7 @@ pub fn check(survey: &Survey) -> Vec<ReportedProblem> {
 fn pool_facts(pool: &PoolSurvey) -> PoolFacts {
     let missing = pool.state.as_ref().err().cloned();
     PoolFacts {
+        fault: pool.fault.clone(),
         missing: missing.filter(|_| pool.lost.is_none()),
         lost: pool.lost.clone(),
         usage: pool.state.as_ref().ok().map(|contents| contents.usage),

@@ -1,12 +1,12 @@
 //! Makes the report of `hostloop status` from a survey.
 
 use hostloop_report::status::{
-    CutMark, CutUsage, GroupReport, LoopReport, MountReport, PoolReport, Report, SnapshotReport,
-    VolumeFault, VolumeReport,
+    CutMark, CutUsage, GroupReport, LoopReport, MountReport, PoolFault, PoolReport, Report,
+    SnapshotReport, VolumeFault, VolumeReport,
 };
 
 use crate::diagnose::volume::has_stopped;
-use crate::diagnose::{VolumeIdentity, VolumeState};
+use crate::diagnose::{NotedFault, VolumeIdentity, VolumeState};
 use crate::inspect::fsck::check;
 use crate::inspect::inventory::{
     Contents, ImageStat, LoopUse, PoolSurvey, Survey, loop_uses, mounts, readable,
@@ -60,6 +60,7 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
         }
         .into(),
         why: pool.state.as_ref().err().cloned(),
+        fault: pool.fault.as_ref().map(pool_fault),
         pid: pool.driver.and_then(|holder| holder.pid),
         id: contents.map(|c| c.id.to_string()),
         root: contents.map(|c| c.root.clone()),
@@ -88,6 +89,15 @@ fn cuts(contents: &Contents) -> Option<CutUsage> {
         count: cuts.len(),
         promised_bytes: promised.fold(0, u64::saturating_add),
     })
+}
+
+fn pool_fault(noted: &NotedFault) -> PoolFault {
+    let end = noted.fault.find(',').unwrap_or(noted.fault.len());
+    PoolFault {
+        name: noted.fault[..end].to_owned(),
+        fault: noted.fault.clone(),
+        since_ns: noted.since_ns,
+    }
 }
 
 /// The name of a pool's kind in the output.

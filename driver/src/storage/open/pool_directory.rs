@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 use parking_lot::{Mutex, RwLock};
@@ -123,6 +123,7 @@ pub(super) fn open_pool(
         changing: std::array::from_fn(|_| Mutex::default()),
         under_way: Mutex::new(SpaceRequest::default()),
         space: OnceLock::new(),
+        filler_bytes: AtomicU64::new(0),
         backed: AtomicBool::new(false),
         places,
         look: Default::default(),

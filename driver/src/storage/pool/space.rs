@@ -6,6 +6,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -258,17 +259,13 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
     let held = match holds {
         Holds::More => 0,
         Holds::Image(image) => file::allocated_bytes(image)?.saturating_sub(space.overhead),
-        Holds::Files if pool.kind != PoolKind::Directory => {
-            used(usage).saturating_sub(space.overhead)
-        }
+        Holds::Files if pool.kind != PoolKind::Directory => used_by_images(pool, space, usage),
         Holds::Files => {
             let images = pool.images()?;
             if space.alone && nothing_else_in(pool)? {
                 // Used space counts shared blocks once; allocated space counts them several times.
                 // Only used space includes blocks of other owners.
-                used(usage)
-                    .saturating_sub(space.overhead)
-                    .min(allocated(&images))
+                used_by_images(pool, space, usage).min(allocated(&images))
             } else {
                 capacity::held(&images, pool.reflinks)
             }
@@ -283,6 +280,13 @@ fn counted_twice(held: u64, promised: u64, unused: u64) -> u64 {
     (held.min(promised))
         .saturating_add(unused)
         .saturating_sub(held)
+}
+
+/// The used part of a pool's own filesystem, without what the filesystem itself and a fault on request
+/// take.
+fn used_by_images(pool: &Pool, space: &Space, usage: &FsUsage) -> u64 {
+    let filler = pool.filler_bytes.load(Ordering::Relaxed);
+    used(usage).saturating_sub(space.overhead.saturating_add(filler))
 }
 
 fn used(usage: &FsUsage) -> u64 {
@@ -330,6 +334,13 @@ impl Pool {
             provisioning,
             lacks.unwrap_or_default(),
         ))
+    }
+
+    /// Lets the next measurement count what images hold.
+    pub(super) fn forget_room(&self) {
+        if let Some(space) = self.space.get() {
+            *space.own.room.lock() = None;
+        }
     }
 
     /// Size and free space of the pool's filesystem.
@@ -395,7 +406,7 @@ impl Pool {
     }
 
     /// True if the pool's filesystem is known to hold nothing else.
-    pub(in crate::storage) fn is_alone(&self) -> bool {
+    pub fn is_alone(&self) -> bool {
         self.space.get().is_some_and(|space| space.alone)
     }
 

@@ -67,6 +67,8 @@ impl Pools {
                         state: Err(OPENING.to_owned()),
                         // An unreadable registry is reported when the pool is opened.
                         id: registry.entry(&spec.name).ok().and_then(|entry| entry.id),
+                        fault: None,
+                        set_aside: None,
                     })
                     .collect(),
             ),
@@ -164,7 +166,7 @@ impl Pools {
             return Ok(());
         };
         let slot = self.slots.read()[i].clone();
-        if slot.state.is_ok() {
+        if slot.state.is_ok() || slot.set_aside.is_some() {
             return Ok(());
         }
         let registry = PoolRegistry::at(&self.options.state_dir)?;

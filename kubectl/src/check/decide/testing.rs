@@ -9,6 +9,7 @@ use crate::check::line::{Line, Mark};
 use crate::manifests::Version;
 pub(in crate::check) use crate::test_objects::read as object;
 use hostloop_report::machine::{DirectIoReport, FilesystemReport, MachineReport};
+use hostloop_report::node_faults::NodeFaults;
 use hostloop_report::status::PoolReport;
 
 use crate::test_objects::{objects, of_kind};
@@ -168,6 +169,7 @@ pub(super) fn machine() -> Machine {
             path: "/p".into(),
             state: "open".into(),
             why: None,
+            fault: None,
             pid: Some(1),
             id: Some("id".to_owned()),
             root: Some("/p".into()),
@@ -197,6 +199,7 @@ pub(super) fn machine() -> Machine {
             }],
             leftover_loops: Vec::new(),
         }),
+        faults: Ok(NodeFaults::default()),
         clock: Some(ClockOffset {
             seconds: 0,
             error: Default::default(),

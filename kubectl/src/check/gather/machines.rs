@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures::StreamExt;
 use hostloop_report::machine::MachineReport;
+use hostloop_report::node_faults::NodeFaults;
 use hostloop_report::status::PoolReport;
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
@@ -66,15 +67,22 @@ async fn machine(
         let node = Timestamp::from_nanosecond(i128::from(report.now_ns)).ok()?;
         Some(offset(node, before, took, ahead))
     });
+    let faults = faults(cluster, pod).await;
     (
         pod.node.clone(),
         Machine {
             pools,
             report,
+            faults,
             clock,
         },
         status,
     )
+}
+
+async fn faults(cluster: &Cluster, pod: &NodePod) -> Fact<NodeFaults> {
+    let command = [pod.program.as_str(), "pool-fault", "list"].map(str::to_owned);
+    Ok(node_pods::ask(cluster, pod, &command).await?)
 }
 
 async fn probe(cluster: &Cluster, pod: &NodePod, pools: &[PoolReport]) -> Fact<MachineReport> {

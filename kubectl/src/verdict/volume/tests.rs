@@ -349,6 +349,14 @@ fn volumes_in_use() {
             ),
             "staged",
         ),
+        // Another fault explains no freeze.
+        (
+            frozen(61).reported(
+                "fault",
+                json!({"name": "full", "fault": "full,for=600s", "since_ns": 1, "state": "active"}),
+            ),
+            "staged STUCK 61s: its filesystem is frozen: writes wait",
+        ),
     ]);
 }
 

@@ -204,6 +204,16 @@ export interface MountReport {
 /** What happened to an object. */
 export type Op = "set" | "delete";
 
+/** A fault of a pool that an administrator has asked for. */
+export interface PoolFault {
+  /** The fault as it was asked for, with its time. */
+  fault: string;
+  /** What happens, such as `full`. */
+  name: string;
+  /** When it began. */
+  since_ns: number;
+}
+
 export interface PoolReport {
   /** The part of the free space that volumes may use. */
   available_bytes: number | null;
@@ -216,6 +226,8 @@ export interface PoolReport {
   deleted_base_bytes: number | null;
   /** Number of deleted snapshots that keep their images; null if unknown. */
   deleted_bases: number | null;
+  /** The fault that an administrator has asked for; null without one. */
+  fault: PoolFault | null;
   /** Free space of the pool's filesystem, including what it reserves for root. */
   free_bytes: number | null;
   /** The filesystem type, by the kernel's name. */

@@ -144,10 +144,11 @@ export function pools(state: State, node: string): Pool[] {
   return list(state.reports.get(node)?.report.pools).map((value) => {
     const pool: Unchecked<Wire.PoolReport> = fields(value);
     const name = text(pool.name);
+    const fault = text(pool.fault, "name");
     return {
       name,
       kind: text(pool.kind),
-      state: text(pool.state),
+      state: fault === "" ? text(pool.state) : `${text(pool.state)}, fault ${fault}`,
       why: text(pool.why),
       path: text(pool.path),
       fs: text(pool.fs),

@@ -18,6 +18,7 @@ const CLONE: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 const PROTECTION: &str = "kubernetes.io/pvc-protection";
 const SELECTED: &str = "volume.kubernetes.io/selected-node";
 const PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+const FAULT: &str = "hostloop.csi.dev/fault";
 const EXPANDED: &str = "volume.kubernetes.io/node-expansion-not-required";
 const OTHERS: Others = Others(ELSEWHERE, ELSEWHERE, DRIVER);
 
@@ -84,6 +85,11 @@ fn of_claims() -> Vec<Attack> {
             "take it from another provisioner",
             taken,
             [Nothing, Nothing, Nothing, No(DRIVER)],
+        ),
+        patch(
+            "ask for a fault of its volume",
+            annotation(FAULT, json!("gone")),
+            never(ANNOTATION),
         ),
         patch("label it as its own", label(NODE_LABEL, "$OWN"), own),
         patch("label it as another node's", other_label(), never(LABEL)),
@@ -201,6 +207,11 @@ fn of_statuses() -> Vec<Attack> {
         patch(
             "say so in 200 kB",
             annotation(EXPANDED, json!(long())),
+            never(ANNOTATION),
+        ),
+        patch(
+            "ask for a fault of its volume",
+            annotation(FAULT, json!("gone")),
             never(ANNOTATION),
         ),
         patch(

@@ -67,7 +67,7 @@ impl<'a> Subject<'a> {
             }
             Problem::UsedUnstaged { .. } => (Warning, ProblemKind::UseWithoutStage),
             Problem::Frozen { .. } => (unless_running(self.pool, Error), ProblemKind::FreezeLeft),
-            Problem::Fault { .. } => (Note, ProblemKind::Fault),
+            Problem::Fault { .. } | Problem::PoolFault(_) => (Note, ProblemKind::Fault),
             Problem::Formatting(_) => (Note, ProblemKind::FormatLeft),
             Problem::FilesystemShutDown => (Error, ProblemKind::FilesystemShutDown),
             Problem::FilesystemReadOnly => (Error, ProblemKind::FilesystemReadOnly),

@@ -43,6 +43,7 @@ pub(crate) fn pool(state: Result<Contents, String>) -> PoolSurvey {
         path: "/p".into(),
         image: None,
         driver: None,
+        fault: None,
         fs_type: "xfs".to_owned(),
         sparse: Vec::new(),
         lost: None,

@@ -1,0 +1,189 @@
+//! Gives volumes their faults, and says what has changed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use kube::ResourceExt;
+use tonic::{Code, Status};
+
+use super::decide::{self, KnownFault, RequestedFault, Step, VolumeKey, volume_key};
+use super::{ClaimFaults, FaultReport, FaultRequest, FaultState};
+use crate::api::pv;
+use crate::client::ApiError;
+use crate::kept_fields::HANDLES;
+
+/// Why the fault of a volume is not known.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ClaimFaultsError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error("{}", pv::rpc_error(.0))]
+    Driver(Status),
+}
+
+impl ClaimFaults {
+    /// Takes a step for the volume with this key. Returns when to look again.
+    pub(super) async fn apply(
+        &self,
+        key: &VolumeKey,
+        claim: Option<&PersistentVolumeClaim>,
+        step: Step,
+    ) -> Result<Option<Duration>, ClaimFaultsError> {
+        let (namespace, name) = key;
+        match step {
+            Step::Nothing => Ok(None),
+            Step::HandOver(key) => {
+                self.queue.add(key);
+                Ok(None)
+            }
+            Step::Forget => {
+                self.forget(name);
+                Ok(None)
+            }
+            Step::EndUnnamed(known) => self.end_known(name, known).await,
+            Step::Give { handle, requested } => {
+                let fault = match &requested {
+                    RequestedFault::Fault(fault) => Some(*fault),
+                    RequestedFault::Nothing | RequestedFault::Refused(_) => None,
+                };
+                let request = FaultRequest {
+                    volume: handle.clone(),
+                    namespace: namespace.clone(),
+                    fault,
+                };
+                let report = match self.driver_faults.apply(request).await {
+                    Ok(found) => decide::report(&requested, found),
+                    Err(status) => {
+                        self.failed(claim, &status);
+                        return Err(ClaimFaultsError::Driver(status));
+                    }
+                };
+                let again = report.again;
+                let known = KnownFault {
+                    handle,
+                    name: requested.name(),
+                    report,
+                };
+                self.found(name, claim, known);
+                Ok(again)
+            }
+        }
+    }
+
+    /// Ends the fault of a volume that has lost its PersistentVolume, and with it any claim.
+    async fn end_known(
+        &self,
+        name: &str,
+        known: KnownFault,
+    ) -> Result<Option<Duration>, ClaimFaultsError> {
+        let ended = self.end(&known.handle).await;
+        let report = ended.map_err(ClaimFaultsError::Driver)?;
+        let again = report.again;
+        self.found(name, None, KnownFault { report, ..known });
+        if again.is_none() {
+            self.forget(name);
+        }
+        Ok(again)
+    }
+
+    /// Ends the faults of volumes that no PersistentVolume names. The cache may lack one, so this asks
+    /// the API server.
+    pub(super) async fn end_unnamed(
+        &self,
+        handles: BTreeSet<String>,
+    ) -> Result<(), ClaimFaultsError> {
+        let (kube, driver) = (&self.context.kube, &self.context.driver.name);
+        let (mut named, mut names) = (BTreeSet::new(), Vec::new());
+        kube.each_fields::<PersistentVolume>("", &HANDLES, |volume| {
+            let handle = pv::handle(&volume, driver).map(str::to_owned);
+            if let Some(handle) = handle.filter(|handle| handles.contains(handle)) {
+                named.insert(handle);
+                names.push(volume.name_any());
+            }
+        })
+        .await?;
+        for name in names {
+            let volume = kube.get::<PersistentVolume>("", &name).await?;
+            self.queue.add_all(volume.as_ref().map(volume_key));
+        }
+        let mut failed = None;
+        for handle in handles.difference(&named) {
+            match self.end(handle).await {
+                Ok(ended) => tracing::info!(
+                    volume = handle.as_str(),
+                    state = ?ended.state,
+                    "the fault of a volume ends with its PersistentVolume"
+                ),
+                Err(status) => failed = Some(status),
+            }
+        }
+        failed.map_or(Ok(()), |status| Err(ClaimFaultsError::Driver(status)))
+    }
+
+    /// Ends the fault of a volume without a claim.
+    async fn end(&self, handle: &str) -> Result<FaultReport, Status> {
+        let request = FaultRequest {
+            volume: handle.to_owned(),
+            namespace: String::new(),
+            fault: None,
+        };
+        self.driver_faults.apply(request).await
+    }
+
+    fn failed(&self, claim: Option<&PersistentVolumeClaim>, status: &Status) {
+        let (Some(claim), false) = (claim, status.code() == Code::Aborted) else {
+            return;
+        };
+        let message = format!("{}; it is tried again", pv::rpc_error(status));
+        self.context.events.warning(claim, "FaultFailed", message);
+    }
+
+    /// Remembers what was found, and says what has changed.
+    fn found(&self, volume: &str, claim: Option<&PersistentVolumeClaim>, now: KnownFault) {
+        let mut all = self.known.lock();
+        let before = all.get(volume).cloned();
+        let KnownFault { report, name, .. } = now.clone();
+        let event = decide::event(before.as_ref().map(|known| &known.report), &report);
+        let was = before
+            .as_ref()
+            .map_or(FaultState::Absent, |known| known.report.state);
+        if was != report.state {
+            self.context.health_changed.notify_one();
+        }
+        // A fault that ends has the name that it had.
+        let name = match (&before, name) {
+            (Some(before), "") => before.name,
+            _ => name,
+        };
+        if report.state == FaultState::Absent {
+            all.remove(volume);
+        } else {
+            all.insert(volume.to_owned(), KnownFault { name, ..now });
+        }
+        self.count_active(&all);
+        drop(all);
+        let Some((kind, reason)) = event else {
+            return;
+        };
+        self.metrics.changed(name, report.state);
+        tracing::info!(volume, fault = name, state = ?report.state, "{}", report.message);
+        if let Some(claim) = claim {
+            let about = kube::Resource::object_ref(claim, &());
+            self.context
+                .events
+                .emit(about, kind, reason, report.message);
+        }
+    }
+
+    fn forget(&self, volume: &str) {
+        let mut all = self.known.lock();
+        all.remove(volume);
+        self.count_active(&all);
+    }
+
+    fn count_active(&self, all: &BTreeMap<String, KnownFault>) {
+        let active = all.values().filter(|known| known.report.is_active());
+        self.metrics.active(active.count());
+    }
+}

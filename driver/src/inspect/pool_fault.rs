@@ -1,0 +1,159 @@
+//! `hostloop pool-fault`: asks the driver of this node for faults of its pools, and prints what it says
+//! then. The command is hidden, because `kubectl hostloop fault node` is the one for people.
+
+use std::io;
+use std::process::ExitCode;
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use hostloop_controllers::api::pool_fault::{PoolFault, PoolFaultError};
+use hostloop_report::node_faults::{NodeFaults, PoolFaultNow, PoolFaultState};
+use hostloop_terminal::terminal;
+
+use crate::cli::{PoolArgsError, PoolFaultArgs, PoolFaultCommand};
+use crate::pool_faults::{FaultFiles, FaultFilesError, PoolFaultRequest};
+use crate::record::now_ns;
+
+/// How long the command waits for the driver, which looks every second.
+const PATIENCE: Duration = Duration::from_secs(12);
+/// The time between two looks.
+const INTERVAL: Duration = Duration::from_millis(200);
+
+/// Why the command failed.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// The arguments contradict each other.
+    #[error(transparent)]
+    Arguments(#[from] PoolArgsError),
+    #[error("no pool is named {name:?}; there are {known}")]
+    UnknownPool { name: String, known: String },
+    #[error("{fault}: {why}")]
+    Fault {
+        fault: String,
+        #[source]
+        why: PoolFaultError,
+    },
+    #[error(transparent)]
+    Files(#[from] FaultFilesError),
+    /// No driver has shown what it can do.
+    #[error("no driver has run with this state directory: see --statedir")]
+    NoDriver,
+    #[error("the driver has not answered within {} s: is it running?", PATIENCE.as_secs())]
+    NoAnswer,
+    /// The output can't be written.
+    #[error("printing: {0}")]
+    Print(#[from] io::Error),
+}
+
+/// Runs the command. Blocks.
+pub fn run(args: &PoolFaultArgs) -> Result<ExitCode, Error> {
+    let names = args.pools.specs()?.into_iter().map(|spec| spec.name);
+    let names: Vec<String> = names.collect();
+    let files = FaultFiles::at(&args.pools.state_dir());
+    let said = match &args.command {
+        PoolFaultCommand::Set { pool, fault } => {
+            check_pool(&names, pool)?;
+            set(&files, pool, fault)?
+        }
+        PoolFaultCommand::Clear { pool } => {
+            if let Some(pool) = pool {
+                check_pool(&names, pool)?;
+            }
+            let cleared = names
+                .into_iter()
+                .filter(|name| pool.as_ref().is_none_or(|pool| pool == name))
+                .collect();
+            clear(&files, cleared)?
+        }
+        PoolFaultCommand::List => shown(&files)?,
+    };
+    terminal::print_json_line(&said)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+fn check_pool(names: &[String], pool: &str) -> Result<(), Error> {
+    if names.iter().any(|name| name == pool) {
+        return Ok(());
+    }
+    Err(Error::UnknownPool {
+        name: pool.to_owned(),
+        known: names.join(", "),
+    })
+}
+
+/// Asks for a fault. A request that is refused is not kept, and neither is one without an answer.
+fn set(files: &FaultFiles, pool: &str, text: &str) -> Result<NodeFaults, Error> {
+    let fault = PoolFault::parse(text).map_err(|why| Error::Fault {
+        fault: text.to_owned(),
+        why,
+    })?;
+    shown(files)?;
+    let request = PoolFaultRequest {
+        fault: fault.to_string(),
+        requested_ns: now_ns(),
+    };
+    files.request(pool, Some(request.clone()))?;
+    let said = until(files, |said| {
+        now_of(said, pool).is_some_and(|now| now.requested_ns == request.requested_ns)
+    });
+    let is_kept = said
+        .as_ref()
+        .ok()
+        .and_then(|said| now_of(said, pool))
+        .is_some_and(|now| now.state == PoolFaultState::Active);
+    if !is_kept {
+        files.request(pool, None)?;
+    }
+    said
+}
+
+/// Asks for no fault of these pools.
+fn clear(files: &FaultFiles, pools: Vec<String>) -> Result<NodeFaults, Error> {
+    for pool in &pools {
+        files.request(pool, None)?;
+    }
+    until(files, |said| {
+        let mut left = pools.iter().filter_map(|pool| now_of(said, pool));
+        left.all(|now| now.state == PoolFaultState::Failed)
+    })
+}
+
+/// Waits until the driver says this.
+fn until(files: &FaultFiles, is_said: impl Fn(&NodeFaults) -> bool) -> Result<NodeFaults, Error> {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let said = shown(files)?;
+        if is_said(&said) {
+            return Ok(said);
+        }
+        if Instant::now() >= deadline {
+            return Err(Error::NoAnswer);
+        }
+        sleep(INTERVAL);
+    }
+}
+
+fn shown(files: &FaultFiles) -> Result<NodeFaults, Error> {
+    files.shown()?.ok_or(Error::NoDriver)
+}
+
+fn now_of<'f>(said: &'f NodeFaults, pool: &str) -> Option<&'f PoolFaultNow> {
+    let mut pools = said.pools.iter();
+    pools.find(|of| of.pool == pool)?.now.as_ref()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn without_a_driver_nothing_is_requested() {
+        let dir = tempfile::tempdir().unwrap();
+        let files = FaultFiles::at(dir.path());
+        for tried in [set(&files, "a", "full"), shown(&files)] {
+            assert!(matches!(tried, Err(Error::NoDriver)), "{tried:?}");
+        }
+        assert!(matches!(set(&files, "a", "fall"), Err(Error::Fault { .. })));
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+}

@@ -1,0 +1,215 @@
+//! What faults do to pools over the fake kernel, and what is shown of them.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use hostloop_proto::csi::StorageHealthErrorType;
+
+use super::*;
+use crate::health;
+use crate::storage::{Error, VolumeHandle};
+use crate::testkit::{PATIENCE, Site, assert_soon};
+
+/// The faults of two pools, `a` and `b`, in one process.
+struct Rig {
+    faults: PoolFaults,
+    site: Site,
+}
+
+impl Rig {
+    fn new(is_enabled: bool) -> Rig {
+        let site = Site::fake(&["a", "b"]);
+        let faults = PoolFaults::new(site.pools().clone(), is_enabled);
+        Rig { faults, site }
+    }
+
+    /// Asks for a fault of the pool `a`, and looks at it as often as it may need.
+    fn ask(&self, fault: Option<&str>) -> Option<PoolFaultNow> {
+        let files = FaultFiles::at(&self.site.options.state_dir);
+        let request = fault.map(|fault| PoolFaultRequest {
+            fault: fault.to_owned(),
+            requested_ns: now_ns(),
+        });
+        files.request("a", request).unwrap();
+        self.faults.tend(0);
+        self.faults.tend(0);
+        self.now()
+    }
+
+    fn now(&self) -> Option<PoolFaultNow> {
+        let shown = FaultFiles::at(&self.site.options.state_dir).shown();
+        shown.unwrap().unwrap().pools[0].now.clone()
+    }
+
+    fn state(&self, fault: Option<&str>) -> Option<PoolFaultState> {
+        self.ask(fault).map(|now| now.state)
+    }
+
+    /// The conditions of the pools.
+    fn conditions(&self) -> Vec<(String, StorageHealthErrorType, &'static str)> {
+        let conditions = health::storage(self.site.pools()).into_iter();
+        conditions
+            .map(|found| (found.pool, found.status, found.reason))
+            .collect()
+    }
+}
+
+/// The condition of the pool `a` with a fault.
+fn injected(status: StorageHealthErrorType) -> Vec<(String, StorageHealthErrorType, &'static str)> {
+    vec![("a".to_owned(), status, "FaultInjected")]
+}
+
+#[test]
+fn a_missing_pool_answers_nothing_until_it_is_back() {
+    let rig = Rig::new(true);
+    let id = rig.site.make("one").id;
+    let volume = || rig.site.pools().volume(&VolumeHandle::Id(id)).map(drop);
+    assert_eq!(rig.state(Some("missing")), Some(PoolFaultState::Active));
+    let error = volume().unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("missing,for=600s"), "{error}");
+    // Neither is it opened again, nor does the other pool suffer.
+    rig.site.tend();
+    assert!(volume().is_err());
+    rig.site.named("b");
+    let expected = injected(StorageHealthErrorType::StorageUnreachable);
+    assert_eq!(rig.conditions(), expected);
+    assert_eq!(rig.state(None), None);
+    volume().unwrap();
+    assert!(rig.conditions().is_empty());
+}
+
+#[test]
+fn calls_wait_for_a_hanging_pool_and_for_no_other() {
+    let rig = Rig::new(true);
+    assert_eq!(rig.state(Some("hanging")), Some(PoolFaultState::Active));
+    let pool = rig.site.named("a");
+    let (answered, answers) = channel();
+    let thread = std::thread::spawn(move || answered.send(pool.usage().is_ok()).unwrap());
+    let short = Duration::from_millis(50);
+    assert_eq!(answers.recv_timeout(short), Err(RecvTimeoutError::Timeout));
+    assert!(rig.site.named("b").usage().is_ok());
+    let expected = injected(StorageHealthErrorType::StorageUnreachable);
+    assert_eq!(rig.conditions(), expected);
+    assert_eq!(rig.state(None), None);
+    assert_eq!(answers.recv_timeout(PATIENCE), Ok(true));
+    thread.join().unwrap();
+    assert_soon(true, || rig.conditions().is_empty());
+}
+
+/// The directory of the pool is on the machine's own filesystem.
+#[test]
+fn a_pool_beside_other_files_is_not_filled() {
+    let rig = Rig::new(true);
+    let refused = rig.ask(Some("full")).unwrap();
+    assert_eq!(refused.state, PoolFaultState::Refused);
+    assert!(refused.message.contains("other files"), "{refused:?}");
+    assert!(rig.conditions().is_empty());
+}
+
+#[test]
+fn a_fault_is_refused_by_name_without_the_flag_and_with_a_mistake() {
+    for (is_enabled, fault, why) in [
+        (false, "missing", "the driver runs without --enable-faults"),
+        (true, "gone", "unknown fault \"gone\""),
+    ] {
+        let rig = Rig::new(is_enabled);
+        let refused = rig.ask(Some(fault)).unwrap();
+        assert_eq!(refused.state, PoolFaultState::Refused);
+        assert!(refused.message.contains(why), "{refused:?}");
+        rig.site.named("a");
+        assert_eq!(rig.state(None), None);
+    }
+}
+
+#[test]
+fn a_fault_ends_in_time_and_is_not_repeated() {
+    let rig = Rig::new(true);
+    let begun = rig.state(Some("missing,for=10ms"));
+    assert!(
+        matches!(begun, Some(PoolFaultState::Active | PoolFaultState::Over)),
+        "{begun:?}"
+    );
+    assert_soon(Some(PoolFaultState::Over), || {
+        rig.faults.tend(0);
+        rig.now().map(|now| now.state)
+    });
+    rig.site.named("a");
+    rig.faults.tend(0);
+    rig.site.named("a");
+    assert_eq!(rig.state(Some("missing")), Some(PoolFaultState::Active));
+    assert_eq!(rig.state(Some("hanging")), Some(PoolFaultState::Active));
+    rig.site.named("a");
+    let counts: Vec<_> = rig
+        .faults
+        .counts()
+        .into_iter()
+        .map(|count| (count.fault, count.state, count.times))
+        .collect();
+    assert_eq!(
+        counts,
+        [
+            ("hanging", PoolFaultState::Active, 1),
+            ("missing", PoolFaultState::Active, 2),
+            ("missing", PoolFaultState::Over, 1),
+        ]
+    );
+    assert_eq!(rig.state(None), None);
+}
+
+#[test]
+fn a_process_that_ends_ends_its_faults_and_the_next_one_has_none() {
+    let rig = Rig::new(true);
+    rig.ask(Some("missing"));
+    rig.faults.end_all();
+    rig.site.named("a");
+    rig.faults.tend(0);
+    rig.site.named("a");
+    // The one that is asked for again as the process ends is forgotten, too.
+    let next = PoolFaults::new(rig.site.pools().clone(), true);
+    next.tend(0);
+    rig.site.named("a");
+    assert_eq!(rig.now(), None);
+}
+
+/// It would block sync(2) of the node for as long as the fault lasts.
+#[test]
+fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
+    let rig = Rig::new(true);
+    let id = rig.site.make("one").id;
+    let frozen = crate::record::FaultRecord {
+        fault: "frozen,for=30s".to_owned(),
+        since_ns: 1,
+        over: false,
+        limit: None,
+        file: None,
+    };
+    rig.site
+        .pools()
+        .update_volume(&id, |record| {
+            record.fault = Some(Box::new(frozen));
+            record.freeze = Some(crate::record::FreezeIntent { since_ns: 1 });
+        })
+        .unwrap();
+    for fault in ["missing", "hanging"] {
+        let refused = rig.ask(Some(fault)).unwrap();
+        assert_eq!(refused.state, PoolFaultState::Refused);
+        assert!(refused.message.contains(&id.to_string()), "{refused:?}");
+    }
+}
+
+#[test]
+fn what_can_be_asked_for_is_shown() {
+    let rig = Rig::new(true);
+    let files = FaultFiles::at(&rig.site.options.state_dir);
+    let shown = files.shown().unwrap().unwrap();
+    assert!(shown.enabled);
+    let pools: Vec<&str> = shown.pools.iter().map(|pool| pool.pool.as_str()).collect();
+    assert_eq!(pools, ["a", "b"]);
+    let offered = |faults: &[OfferedFault]| -> Vec<String> {
+        let can = faults.iter().filter(|fault| fault.obstacle.is_none());
+        can.map(|fault| fault.fault.clone()).collect()
+    };
+    assert_eq!(offered(&shown.pools[0].faults), ["missing", "hanging"]);
+    assert!(offered(&shown.claims).contains(&"gone".to_owned()));
+}

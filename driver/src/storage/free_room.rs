@@ -1,0 +1,22 @@
+//! Takes the free room of a filesystem, for a fault on request.
+
+use std::fs::File;
+
+use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
+
+/// Allocates `free` bytes at the end of a file, or as many as there are, in ever smaller parts: a
+/// filesystem keeps some for itself.
+pub(crate) fn take(kernel: &dyn Kernel, file: &File, free: u64) -> kernel::Result<()> {
+    // A btrfs writes zeros into the rest of a block, which then counts as data of users.
+    let block = u64::from(BLOCK_SIZE);
+    let mut part = free / block * block;
+    while part > 0 {
+        let taken = file::length(file)?;
+        match kernel.allocate(file, taken..taken + part) {
+            Ok(()) => part = part.min(free.saturating_sub(taken + part) / block * block),
+            Err(error) if error.is_no_space() => part = part / 2 / block * block,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}

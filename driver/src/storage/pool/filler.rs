@@ -1,0 +1,53 @@
+//! A file that takes all free room of the pool's filesystem, for a fault on request. Its name says
+//! what it is.
+
+use std::path::Path;
+use std::sync::atomic::Ordering;
+
+use super::Pool;
+use crate::kernel::{self, file};
+use crate::storage::file_names::FILLER;
+use crate::storage::layout::open_file;
+use crate::storage::noted_problem::Until;
+use crate::storage::{About, Result, free_room};
+
+impl Pool {
+    /// Makes the file, as large as the filesystem allows.
+    pub(in crate::storage) fn fill(&self) -> Result<()> {
+        self.empty()?;
+        let root = self.layout.root();
+        let made = file::create_beneath(root, Path::new(FILLER))?;
+        let free = self.usage()?.free_bytes;
+        let taken = free_room::take(&*self.kernel, &made, free)
+            .and_then(|()| file::allocated_bytes(&made))
+            .inspect_err(|_| {
+                // The fault does not begin. What is left goes with the next opening of the pool.
+                let _ = self.empty();
+            });
+        self.filler_bytes.store(taken?, Ordering::Relaxed);
+        self.forget_room();
+        Ok(())
+    }
+
+    /// Removes the file, if there is one.
+    pub(in crate::storage) fn empty(&self) -> Result<()> {
+        let root = self.layout.root();
+        match open_file(root, FILLER) {
+            Err(kernel::Error::NotFound { .. }) => return Ok(()),
+            opened => file::set_len(&opened?, 0)?,
+        }
+        file::remove(root, FILLER)?;
+        self.filler_bytes.store(0, Ordering::Relaxed);
+        self.forget_room();
+        Ok(())
+    }
+
+    /// Removes what an earlier process has left of the fault. The pool opens also without that.
+    pub(in crate::storage) fn drop_filler(&self) {
+        if let Err(error) = self.empty() {
+            let why = format!("the file {FILLER} of an earlier fault can't be removed: {error}");
+            let until = Until::FileGone(self.root().join(FILLER));
+            self.note_unrepaired(About::Pool, until, why);
+        }
+    }
+}

@@ -1,0 +1,75 @@
+//! What faults on request do to the pool of a slot. The crate's `pool_faults` says when.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::Pools;
+use crate::diagnose::NotedFault;
+use crate::storage::{Error, Pool, Result, VolumeId};
+
+impl Pools {
+    /// Notes the fault of a pool, which health explains by it, or that it has none.
+    pub fn note_fault(&self, slot: usize, fault: Option<NotedFault>) {
+        self.slots.write()[slot].fault = fault;
+    }
+
+    /// The open pool of a slot; [`Error::Unavailable`] if it is missing.
+    fn of_slot(&self, slot: usize) -> Result<Arc<Pool>> {
+        self.slots.read()[slot].pool()
+    }
+
+    /// Lets an open pool be missing for this reason. It keeps its files open and its locks, and is not
+    /// opened again.
+    pub fn set_aside(&self, slot: usize, why: String) -> Result<()> {
+        let pool = self.of_slot(slot)?;
+        let slot = &mut self.slots.write()[slot];
+        slot.state = Err(why);
+        slot.set_aside = Some(pool);
+        Ok(())
+    }
+
+    /// Ends [`Pools::set_aside`].
+    pub fn bring_back(&self, slot: usize) {
+        let slot = &mut self.slots.write()[slot];
+        if let Some(pool) = slot.set_aside.take() {
+            slot.state = Ok(pool);
+        }
+    }
+
+    /// Lets all that needs the pool's files wait, for this time at most.
+    pub fn hold_up(&self, slot: usize, time: Duration) -> Result<()> {
+        self.of_slot(slot)?.layout.gate.close(time);
+        Ok(())
+    }
+
+    /// Ends [`Pools::hold_up`].
+    pub fn release(&self, slot: usize) {
+        if let Ok(pool) = self.of_slot(slot) {
+            pool.layout.gate.open();
+        }
+    }
+
+    /// Takes all free room of the pool's filesystem.
+    pub fn fill(&self, slot: usize) -> Result<()> {
+        self.of_slot(slot)?.fill()
+    }
+
+    /// Ends [`Pools::fill`]. A pool that has gone meanwhile loses the file when it is opened again.
+    pub fn empty(&self, slot: usize) -> Result<()> {
+        match self.of_slot(slot) {
+            Ok(pool) => pool.empty(),
+            Err(Error::Unavailable { .. }) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A volume in the pool that the fault of its claim has frozen.
+    pub fn frozen_volume(&self, slot: usize) -> Option<VolumeId> {
+        let pool = self.of_slot(slot).ok()?;
+        let faulty = pool.index.read().faulty_volumes();
+        faulty
+            .iter()
+            .find(|volume| volume.is_frozen_by_fault())
+            .map(|volume| volume.id)
+    }
+}
