@@ -123,14 +123,26 @@ impl Pool {
     /// newer ones than allowed keep theirs. Otherwise its space is freed.
     pub(super) fn retire_snapshot(&self, id: SnapshotId) -> Result<()> {
         let Some(volume) = self.keeps(id) else {
-            return self.drop_snapshot(id);
+            return self.drop_retired(id);
         };
-        self.layout.keep_base(id)?;
+        if !self.layout.keep_base(id)? {
+            return self.drop_retired(id);
+        }
         self.index.write().keep_base(id);
         self.forget(&About::Snapshot(id));
         tracing::debug!(snapshot = %id, %volume, "a deleted snapshot keeps its image");
         // The volume may have been deleted meanwhile.
         self.drop_surplus_bases(volume);
+        Ok(())
+    }
+
+    /// Deletes a snapshot and frees its space, also if an earlier try kept its image, and failed
+    /// only at an fsync.
+    fn drop_retired(&self, id: SnapshotId) -> Result<()> {
+        self.drop_snapshot(id)?;
+        if !matches!(self.layout.stat_kept(id), Ok(None)) {
+            self.layout.free(&kept_name(id));
+        }
         Ok(())
     }
 

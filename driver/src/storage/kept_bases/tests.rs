@@ -125,6 +125,28 @@ fn nothing_is_kept_of_a_deleted_volume() {
     assert!(site.entries().is_empty());
 }
 
+/// The first try moved it, and failed at an fsync. The next one decides otherwise.
+#[test]
+fn a_second_try_finds_it_wherever_the_first_one_moved_it() {
+    for (moved_to, volume_is_gone) in [("kept-", true), ("", false), ("", true), ("kept-", false)] {
+        let site = Site::fake(&["a"]);
+        let volume = site.make("one");
+        let snapshot = take(&site, &volume, "snap", &keeping("1"));
+        let id = snapshot.id;
+        let from = site.path(format!("snapshots/{id}"));
+        std::fs::rename(from, site.path(format!("trash/{moved_to}{id}"))).unwrap();
+        if volume_is_gone {
+            site.pools().delete_volume(&volume.id).unwrap();
+        }
+        site.pools().delete_snapshot(&id).unwrap();
+        refused!(site.pools().snapshot(&id), Error::NoSnapshot(_));
+        let context = format!("{moved_to:?} {volume_is_gone}");
+        let is_kept = moved_to == "kept-" && !volume_is_gone;
+        assert_eq!(kept(&site).len(), usize::from(is_kept), "{context}");
+        assert_eq!(trash(&site).len(), usize::from(is_kept), "{context}");
+    }
+}
+
 /// A process may have died while it freed one, or between the deletion of a volume and theirs.
 #[test]
 fn a_start_frees_what_is_not_whole_or_has_no_volume() {
