@@ -147,6 +147,23 @@ fn the_image_of_a_deleted_snapshot_makes_room() {
     refused!(world.pools().base(&snapshot.id), Error::NoSnapshot(_));
 }
 
+/// The first thick volume of an image, which gets all its blocks first.
+#[test]
+fn the_image_of_a_deleted_snapshot_makes_room_for_a_thick_volume() {
+    let ground = Ground::new("ext4", 2048 * MI, &[]);
+    let mut world = World::new(&[&format!("p={},image=1Gi", arg(&ground.at))]);
+    world.open();
+    let volume = world.create(thin("v", 200 * MI));
+    fill(&world, &volume, 200);
+    let parameters = BTreeMap::from([("keepDeletedBases".to_owned(), "1".to_owned())]);
+    let taken = world.pools().create_snapshot(&volume.id, "s", &parameters);
+    fill(&world, &volume, 200);
+    world.pools().delete_snapshot(&taken.unwrap().id).unwrap();
+    let bytes = available(&world, "p", Provisioning::Thick) - 60 * MI;
+    world.create(new("t", bytes / MI * MI, Provisioning::Thick));
+    assert!(world.pools().kept_bases().is_empty());
+}
+
 /// A snapshot shares blocks until one side is written. On a separate filesystem, a pool can
 /// measure what its snapshots hold.
 #[test]
