@@ -240,8 +240,8 @@ impl Pool {
         if let Some(own) = usages.first_mut() {
             let available = &mut own.filesystem.available_bytes;
             *available = available.saturating_add(promised);
-            // Elsewhere, only the largest image of a family counts as held.
-            if self.is_alone() {
+            // Elsewhere, only the largest image of a family counts as held, if images share blocks.
+            if self.is_alone() || !self.reflinks {
                 own.ours = own.ours.saturating_sub(promised);
             }
         }

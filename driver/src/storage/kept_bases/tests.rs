@@ -1,6 +1,9 @@
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::kernel::FsUsage;
 use crate::record::Parameters;
 use crate::storage::scan::Contents;
 use crate::storage::{NewVolume, PoolId, Provisioning, VolumeRecord};
@@ -225,6 +228,29 @@ fn the_oldest_ones_go_before_anything_is_refused() {
     site.create(large("three", 4 * MI));
     assert!(kept(&site).is_empty());
     assert!(trash(&site).is_empty());
+}
+
+/// The pool is a directory beside other files, and does not share blocks. What an image of a deleted
+/// snapshot holds is room once.
+#[test]
+fn capacity_is_what_there_is_without_them() {
+    let (mut site, volume) = full_site();
+    site.specs[0].capacity_bytes = None;
+    let freed = Arc::new(AtomicU64::new(0));
+    let more = freed.clone();
+    site.kernel.set_reflinks(false);
+    site.kernel.set_disk(move |_, usage| FsUsage {
+        total_bytes: 1 << 30,
+        free_bytes: 512 * MI + more.load(Relaxed),
+        available_bytes: 512 * MI + more.load(Relaxed),
+        ..usage
+    });
+    site.open();
+    deleted(&site, &volume, "snap", "1");
+    let with_image = site.available(Provisioning::Thin);
+    freed.store(site.pool().promised_to_bases(), Relaxed);
+    assert!(site.pool().drop_oldest_base());
+    assert_eq!(site.available(Provisioning::Thin), with_image);
 }
 
 #[test]
