@@ -100,9 +100,9 @@ impl Pools {
         bases.collect()
     }
 
-    /// Frees the oldest deleted snapshot of a namespace that keeps its image, in any pool. False if
-    /// there is none.
-    pub(super) fn drop_oldest_base_of(&self, namespace: &str) -> bool {
+    /// Frees the oldest deleted snapshot of a namespace that keeps its image, in any pool, for a
+    /// snapshot in this one. False if there is none.
+    pub(super) fn drop_oldest_base_of(&self, namespace: &str, pool: &Pool) -> bool {
         let bases = self.kept_bases();
         let its = bases
             .iter()
@@ -110,10 +110,16 @@ impl Pools {
         let Some(oldest) = its.min_by_key(|base| base.id.uuid()) else {
             return false;
         };
-        let Ok(pool) = self.with_id(oldest.id.pool()) else {
+        let Ok(holder) = self.with_id(oldest.id.pool()) else {
             return false;
         };
-        pool.drop_base(oldest.id);
+        if holder.id == pool.id {
+            holder.drop_base(oldest.id);
+        } else {
+            // Another pool may hang, so [`Pools::tend`] frees it.
+            holder.index.write().take_base(oldest.id);
+            holder.layout.free_later(kept_name(oldest.id));
+        }
         true
     }
 }

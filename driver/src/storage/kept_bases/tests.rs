@@ -274,6 +274,26 @@ fn a_namespace_gives_up_its_own_before_its_limit_counts() {
     assert_eq!(kept(&site), [taken[1], taken[2]]);
 }
 
+/// Another pool may hang. Its own task frees the image.
+#[test]
+fn a_namespace_gives_up_its_own_in_other_pools() {
+    let mut site = Site::fake(&["a", "b"]);
+    site.options.max_snapshot_bytes_per_namespace = Some(4 * MI);
+    site.open();
+    let volumes = ["a", "b"].map(|pool| site.create_in(pool, new(pool)));
+    for volume in &volumes {
+        let image = site.pools().open_image(volume, true).unwrap();
+        image.write_all_at(&vec![1; 3 << 20], 0).unwrap();
+        image.sync_all().unwrap();
+    }
+    deleted(&site, &volumes[0], "1", "1");
+    take(&site, &volumes[1], "2", &keeping("1"));
+    assert!(kept(&site).is_empty());
+    assert_eq!(trash(&site).len(), 1);
+    site.pools().tend(0);
+    assert!(trash(&site).is_empty());
+}
+
 #[test]
 fn one_that_is_read_can_be_freed() {
     let (site, volume) = full_site();

@@ -8,7 +8,7 @@ use std::path::Path;
 use hostloop_events::phase;
 use rustix::fs::OFlags;
 
-use super::PoolLayout;
+use super::{Left, PoolLayout};
 use crate::kernel::{self, file};
 use crate::storage::file_names::{EntryKind, IMAGE, kept_name};
 use crate::storage::image_stat::ImageStat;
@@ -35,6 +35,11 @@ impl PoolLayout {
             }
             moved => moved.map(|()| true),
         }
+    }
+
+    /// Queues an entry under `trash/` to be freed, without I/O.
+    pub(in crate::storage) fn free_later(&self, entry: String) {
+        self.remove_later(Left::Trash, entry);
     }
 
     /// Opens the image of a deleted snapshot for reading. [`Error::NoSnapshot`] if it is not kept.
