@@ -9,6 +9,7 @@ use super::lineage::Lineage;
 use super::record_io::{Record, UnusableEntry};
 use super::{Capability, Error, GroupRecord, SnapshotId, SnapshotRecord, VolumeId, VolumeRecord};
 use crate::kernel::interned::Interned;
+use crate::record::namespace_of;
 
 #[cfg(test)]
 mod tests;
@@ -349,6 +350,18 @@ impl Index {
         }
         let without = without.promised(self.snapshots.promised());
         self.promised_to_snapshots().saturating_sub(without)
+    }
+
+    /// What the snapshots would share without the deleted ones of a namespace that keep their
+    /// images.
+    pub(super) fn lineage_without_bases_of(&self, namespace: &str) -> Lineage {
+        let mut without = self.lineage.clone();
+        for base in self.bases.values() {
+            if namespace_of(&base.parameters) == namespace {
+                without.take(base.source, base.id);
+            }
+        }
+        without
     }
 
     /// Bytes promised to snapshots, with the deleted ones that keep their images.

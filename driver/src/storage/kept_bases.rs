@@ -100,9 +100,9 @@ impl Pools {
         bases.collect()
     }
 
-    /// Frees the oldest deleted snapshot of a namespace that keeps its image, in any pool. False if
-    /// there is none.
-    pub(super) fn drop_oldest_base_of(&self, namespace: &str) -> bool {
+    /// Frees the oldest deleted snapshot of a namespace that keeps its image, in any pool, for a
+    /// snapshot in this one. False if there is none.
+    pub(super) fn drop_oldest_base_of(&self, namespace: &str, pool: &Pool) -> bool {
         let bases = self.kept_bases();
         let its = bases
             .iter()
@@ -110,10 +110,16 @@ impl Pools {
         let Some(oldest) = its.min_by_key(|base| base.id.uuid()) else {
             return false;
         };
-        let Ok(pool) = self.with_id(oldest.id.pool()) else {
+        let Ok(holder) = self.with_id(oldest.id.pool()) else {
             return false;
         };
-        pool.drop_base(oldest.id);
+        if holder.id == pool.id {
+            holder.drop_base(oldest.id);
+        } else {
+            // Another pool may hang, so [`Pools::tend`] frees it.
+            holder.index.write().take_base(oldest.id);
+            holder.layout.free_later(kept_name(oldest.id));
+        }
         true
     }
 }
@@ -123,14 +129,26 @@ impl Pool {
     /// newer ones than allowed keep theirs. Otherwise its space is freed.
     pub(super) fn retire_snapshot(&self, id: SnapshotId) -> Result<()> {
         let Some(volume) = self.keeps(id) else {
-            return self.drop_snapshot(id);
+            return self.drop_retired(id);
         };
-        self.layout.keep_base(id)?;
+        if !self.layout.keep_base(id)? {
+            return self.drop_retired(id);
+        }
         self.index.write().keep_base(id);
         self.forget(&About::Snapshot(id));
         tracing::debug!(snapshot = %id, %volume, "a deleted snapshot keeps its image");
         // The volume may have been deleted meanwhile.
         self.drop_surplus_bases(volume);
+        Ok(())
+    }
+
+    /// Deletes a snapshot and frees its space, also if an earlier try kept its image, and failed
+    /// only at an fsync.
+    fn drop_retired(&self, id: SnapshotId) -> Result<()> {
+        self.drop_snapshot(id)?;
+        if !matches!(self.layout.stat_kept(id), Ok(None)) {
+            self.layout.free(&kept_name(id));
+        }
         Ok(())
     }
 
@@ -228,8 +246,8 @@ impl Pool {
         if let Some(own) = usages.first_mut() {
             let available = &mut own.filesystem.available_bytes;
             *available = available.saturating_add(promised);
-            // Elsewhere, only the largest image of a family counts as held.
-            if self.is_alone() {
+            // Elsewhere, only the largest image of a family counts as held, if images share blocks.
+            if self.is_alone() || !self.reflinks {
                 own.ours = own.ours.saturating_sub(promised);
             }
         }

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use parking_lot::MutexGuard;
+
 use super::capacity::{self, SpaceRequest, SpaceUsage};
 use super::kept_bases::wait_until_freed;
 use super::{Error, Pool, Result};
@@ -48,23 +50,7 @@ impl Pool {
         if request.thick {
             self.back_thick(request)?;
         }
-        let (mut usages, mut guard) = self.space_usages()?;
-        if self.admit(&usages, request).is_err() {
-            drop(guard);
-            self.measure_snapshots();
-            (usages, guard) = self.space_usages()?;
-        }
-        while self.admit(&usages, request).is_err() && self.may_fit_without_bases(&usages, request)
-        {
-            drop(guard);
-            self.drop_oldest_base();
-            wait_until_freed(|| {
-                let (usages, _guard) = self.space_usages()?;
-                Ok(self.admit(&usages, request).is_ok())
-            })?;
-            (usages, guard) = self.space_usages()?;
-        }
-        let _guard = guard;
+        let (usages, _guard) = self.usages_with_room(request, usize::MAX)?;
         self.admit(&usages, request)?;
         let mut under_way = self.under_way.lock();
         under_way.promise += request.promise;
@@ -73,6 +59,34 @@ impl Pool {
             pool: self,
             request,
         })
+    }
+
+    /// Like [`Pool::space_usages`], once deleted snapshots that keep their images have gone, the
+    /// oldest first, while that may make room for a request on so many filesystems from the top
+    /// down.
+    pub(super) fn usages_with_room(
+        self: &Arc<Self>,
+        request: SpaceRequest,
+        levels: usize,
+    ) -> Result<(Vec<SpaceUsage>, Option<MutexGuard<'_, ()>>)> {
+        let (mut usages, mut guard) = self.space_usages()?;
+        if self.admit(top(&usages, levels), request).is_err() {
+            drop(guard);
+            self.measure_snapshots();
+            (usages, guard) = self.space_usages()?;
+        }
+        while self.admit(top(&usages, levels), request).is_err()
+            && self.may_fit_without_bases(top(&usages, levels), request)
+        {
+            drop(guard);
+            self.drop_oldest_base();
+            wait_until_freed(|| {
+                let (usages, _guard) = self.space_usages()?;
+                Ok(self.admit(top(&usages, levels), request).is_ok())
+            })?;
+            (usages, guard) = self.space_usages()?;
+        }
+        Ok((usages, guard))
     }
 
     /// Fails with [`Error::NoRoom`] if this much can't be promised.
@@ -89,4 +103,9 @@ impl Pool {
         let usage = self.usage()?;
         Ok(usage.free_bytes < self.limits.reserve.of(usage.total_bytes))
     }
+}
+
+/// The first of these figures, from the top down.
+fn top(usages: &[SpaceUsage], levels: usize) -> &[SpaceUsage] {
+    &usages[..levels.min(usages.len())]
 }

@@ -10,6 +10,7 @@ use super::content_source::{CopyJob, LocatedSource};
 use super::file_names::EntryKind;
 use super::index::NamedRecord;
 use super::layout::Incoming;
+use super::lineage::Lineage;
 use super::pools::snapshot_quota::Allowance;
 use super::reservation::Reservation;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId};
@@ -47,10 +48,12 @@ impl<'a> Shot<'a> {
         if !self
             .allowance
             .as_ref()
-            .is_some_and(|it| it.covers(self.share.own))
+            .is_some_and(|it| it.covers(self.share.promise(all)))
         {
             self.allowance = None;
-            self.allowance = pools.allow_snapshot(self.pool, parameters, self.share.own)?;
+            self.allowance = pools.allow_snapshot(self.pool, parameters, |lineage| {
+                self.share.promise_in(lineage, all)
+            })?;
         }
         Ok(())
     }
@@ -128,6 +131,17 @@ impl<'a> SnapshotShare<'a> {
             pool.index.write().lineage.begin(volume, id, newest);
         }
         share
+    }
+
+    /// Bytes that the snapshot promises if it holds `all`, with what it has inherited from deleted
+    /// ones.
+    fn promise(&self, all: u64) -> u64 {
+        self.promise_in(&self.pool.index.read().lineage, all)
+    }
+
+    fn promise_in(&self, lineage: &Lineage, all: u64) -> u64 {
+        let inherited = lineage.own(self.volume, self.id).unwrap_or_default();
+        all.min(self.own.saturating_add(inherited))
     }
 
     /// Bytes of an image in blocks of the base; none if one of them can't be read.
@@ -243,17 +257,19 @@ impl Pools {
         let source = LocatedSource::Volume(volume.clone());
         let job = self.copy_job(source, pool, None, Provisioning::Thin)?;
         let id = SnapshotId::generate(pool.id);
-        let share = SnapshotShare::begin(pool, volume.id, id);
+        let mut share = SnapshotShare::begin(pool, volume.id, id);
         let take = job.takes();
         let common = if take == 0 {
             share.common(&job.from)
         } else {
             0
         };
-        let promise = job.allocated.min(job.source_len).saturating_sub(common);
-        let allowance = self.allow_snapshot(pool, parameters, promise)?;
+        let all = job.allocated.min(job.source_len);
+        share.own = all.saturating_sub(common);
+        let allowance =
+            self.allow_snapshot(pool, parameters, |lineage| share.promise_in(lineage, all))?;
         let room = pool.reserve(SpaceRequest {
-            promise,
+            promise: share.own,
             take,
             thick: false,
         })?;

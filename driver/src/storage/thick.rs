@@ -84,7 +84,10 @@ impl Pool {
         }
         let (usages, guard) = self.space_usages()?;
         drop(guard);
-        self.admit(&usages[..1.min(usages.len())], request)?;
+        let own = &usages[..1.min(usages.len())];
+        if !self.may_fit_without_bases(own, request) {
+            self.admit(own, request)?;
+        }
         if !capacity::fits_below(&usages, &self.limits, lacks) {
             let free = usages
                 .get(1)
@@ -97,6 +100,9 @@ impl Pool {
                 free,
             });
         }
+        let (usages, guard) = self.usages_with_room(request, 1)?;
+        drop(guard);
+        self.admit(&usages[..1.min(usages.len())], request)?;
         if lacks > 0 {
             let pool = self.name();
             tracing::info!(

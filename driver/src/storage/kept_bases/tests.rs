@@ -1,6 +1,9 @@
 use std::os::unix::fs::FileExt;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use super::*;
+use crate::kernel::FsUsage;
 use crate::record::Parameters;
 use crate::storage::scan::Contents;
 use crate::storage::{NewVolume, PoolId, Provisioning, VolumeRecord};
@@ -125,6 +128,28 @@ fn nothing_is_kept_of_a_deleted_volume() {
     assert!(site.entries().is_empty());
 }
 
+/// The first try moved it, and failed at an fsync. The next one decides otherwise.
+#[test]
+fn a_second_try_finds_it_wherever_the_first_one_moved_it() {
+    for (moved_to, volume_is_gone) in [("kept-", true), ("", false), ("", true), ("kept-", false)] {
+        let site = Site::fake(&["a"]);
+        let volume = site.make("one");
+        let snapshot = take(&site, &volume, "snap", &keeping("1"));
+        let id = snapshot.id;
+        let from = site.path(format!("snapshots/{id}"));
+        std::fs::rename(from, site.path(format!("trash/{moved_to}{id}"))).unwrap();
+        if volume_is_gone {
+            site.pools().delete_volume(&volume.id).unwrap();
+        }
+        site.pools().delete_snapshot(&id).unwrap();
+        refused!(site.pools().snapshot(&id), Error::NoSnapshot(_));
+        let context = format!("{moved_to:?} {volume_is_gone}");
+        let is_kept = moved_to == "kept-" && !volume_is_gone;
+        assert_eq!(kept(&site).len(), usize::from(is_kept), "{context}");
+        assert_eq!(trash(&site).len(), usize::from(is_kept), "{context}");
+    }
+}
+
 /// A process may have died while it freed one, or between the deletion of a volume and theirs.
 #[test]
 fn a_start_frees_what_is_not_whole_or_has_no_volume() {
@@ -205,6 +230,29 @@ fn the_oldest_ones_go_before_anything_is_refused() {
     assert!(trash(&site).is_empty());
 }
 
+/// The pool is a directory beside other files, and does not share blocks. What an image of a deleted
+/// snapshot holds is room once.
+#[test]
+fn capacity_is_what_there_is_without_them() {
+    let (mut site, volume) = full_site();
+    site.specs[0].capacity_bytes = None;
+    let freed = Arc::new(AtomicU64::new(0));
+    let more = freed.clone();
+    site.kernel.set_reflinks(false);
+    site.kernel.set_disk(move |_, usage| FsUsage {
+        total_bytes: 1 << 30,
+        free_bytes: 512 * MI + more.load(Relaxed),
+        available_bytes: 512 * MI + more.load(Relaxed),
+        ..usage
+    });
+    site.open();
+    deleted(&site, &volume, "snap", "1");
+    let with_image = site.available(Provisioning::Thin);
+    freed.store(site.pool().promised_to_bases(), Relaxed);
+    assert!(site.pool().drop_oldest_base());
+    assert_eq!(site.available(Provisioning::Thin), with_image);
+}
+
 #[test]
 fn a_namespace_gives_up_its_own_before_its_limit_counts() {
     let (mut site, volume) = full_site();
@@ -224,6 +272,26 @@ fn a_namespace_gives_up_its_own_before_its_limit_counts() {
         taken.push(snapshot.id);
     }
     assert_eq!(kept(&site), [taken[1], taken[2]]);
+}
+
+/// Another pool may hang. Its own task frees the image.
+#[test]
+fn a_namespace_gives_up_its_own_in_other_pools() {
+    let mut site = Site::fake(&["a", "b"]);
+    site.options.max_snapshot_bytes_per_namespace = Some(4 * MI);
+    site.open();
+    let volumes = ["a", "b"].map(|pool| site.create_in(pool, new(pool)));
+    for volume in &volumes {
+        let image = site.pools().open_image(volume, true).unwrap();
+        image.write_all_at(&vec![1; 3 << 20], 0).unwrap();
+        image.sync_all().unwrap();
+    }
+    deleted(&site, &volumes[0], "1", "1");
+    take(&site, &volumes[1], "2", &keeping("1"));
+    assert!(kept(&site).is_empty());
+    assert_eq!(trash(&site).len(), 1);
+    site.pools().tend(0);
+    assert!(trash(&site).is_empty());
 }
 
 #[test]

@@ -8,28 +8,38 @@ use std::path::Path;
 use hostloop_events::phase;
 use rustix::fs::OFlags;
 
-use super::PoolLayout;
+use super::{Left, PoolLayout};
 use crate::kernel::{self, file};
 use crate::storage::file_names::{EntryKind, IMAGE, kept_name};
 use crate::storage::image_stat::ImageStat;
 use crate::storage::{Error, Result, SnapshotId};
 
 impl PoolLayout {
-    /// Moves a snapshot to `trash/` under the name that keeps its image there.
-    pub(in crate::storage) fn keep_base(&self, id: SnapshotId) -> Result<()> {
+    /// Moves a snapshot to `trash/` under the name that keeps its image there. False if an earlier
+    /// try moved it to be freed.
+    pub(in crate::storage) fn keep_base(&self, id: SnapshotId) -> Result<bool> {
         let entry = id.to_string();
         self.check_held(&entry)?;
-        phase("trash", || self.move_or_sync_kept(&entry, &kept_name(id)))?;
-        Ok(())
+        Ok(phase("trash", || {
+            self.move_or_sync_kept(&entry, &kept_name(id))
+        })?)
     }
 
     /// Moves a snapshot. If it is not in its place, an earlier try may have moved it, and only an
-    /// fsync may have failed. Then this repeats the fsyncs.
-    fn move_or_sync_kept(&self, entry: &str, name: &str) -> kernel::Result<()> {
+    /// fsync may have failed. Then this repeats the fsyncs. False if it has another name there.
+    fn move_or_sync_kept(&self, entry: &str, name: &str) -> kernel::Result<bool> {
         match self.to_trash(EntryKind::Snapshots, entry, name) {
-            Err(kernel::Error::NotFound { .. }) => self.sync_trash(EntryKind::Snapshots),
-            moved => moved,
+            Err(kernel::Error::NotFound { .. }) => {
+                self.sync_trash(EntryKind::Snapshots)?;
+                Ok(file::inode(self.trash(), name)?.is_some())
+            }
+            moved => moved.map(|()| true),
         }
+    }
+
+    /// Queues an entry under `trash/` to be freed, without I/O.
+    pub(in crate::storage) fn free_later(&self, entry: String) {
+        self.remove_later(Left::Trash, entry);
     }
 
     /// Opens the image of a deleted snapshot for reading. [`Error::NoSnapshot`] if it is not kept.

@@ -6,6 +6,7 @@ use parking_lot::Mutex;
 
 use super::Pools;
 use crate::record::{Parameters, namespace_of};
+use crate::storage::lineage::Lineage;
 use crate::storage::{Error, Pool, Result};
 
 #[cfg(test)]
@@ -42,14 +43,15 @@ impl Drop for Allowance<'_> {
 }
 
 impl Pools {
-    /// Lets a snapshot in this pool with these parameters promise this much, until it is in the
-    /// index. Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace, if that has no
-    /// deleted snapshots any more that keep their images.
+    /// Lets a snapshot in this pool with these parameters make its promise, until it is in the
+    /// index. Fails with [`Error::SnapshotQuota`] beyond the limit of its namespace. The deleted
+    /// snapshots of that which keep their images go first, if that may help. `promise` is asked
+    /// again then: the snapshot inherits what only these had promised.
     pub(in crate::storage) fn allow_snapshot(
         &self,
         pool: &Pool,
         parameters: &Parameters,
-        bytes: u64,
+        promise: impl Fn(&Lineage) -> u64,
     ) -> Result<Option<Allowance<'_>>> {
         let Some(limit) = self.options.max_snapshot_bytes_per_namespace else {
             return Ok(None);
@@ -58,11 +60,42 @@ impl Pools {
         // What snapshots of an earlier process share must not count twice. Other pools may hang, so
         // [`Pools::tend`] measures them.
         pool.measure_snapshots();
-        let mut allowed = self.allow_within(namespace, bytes, limit);
-        while allowed.is_err() && self.drop_oldest_base_of(namespace) {
-            allowed = self.allow_within(namespace, bytes, limit);
+        loop {
+            let bytes = promise(&pool.index.read().lineage);
+            let allowed = self.allow_within(namespace, bytes, limit);
+            if allowed.is_ok()
+                || self.least_used_by(namespace, pool, &promise) > limit
+                || !self.drop_oldest_base_of(namespace, pool)
+            {
+                return allowed.map(Some);
+            }
         }
-        allowed.map(Some)
+    }
+
+    /// What the snapshots of a namespace would promise without its deleted ones that keep their
+    /// images, with one more in this pool.
+    fn least_used_by(
+        &self,
+        namespace: &str,
+        pool: &Pool,
+        promise: impl Fn(&Lineage) -> u64,
+    ) -> u64 {
+        let taking = self.quota.0.lock().get(namespace).copied();
+        let mut used = taking.unwrap_or_default();
+        for other in self.pools() {
+            let index = other.index.read();
+            let lineage = index.lineage_without_bases_of(namespace);
+            for snapshot in index.snapshots.all() {
+                if namespace_of(&snapshot.parameters) == namespace {
+                    let own = lineage.own(snapshot.source, snapshot.id);
+                    used = used.saturating_add(own.unwrap_or_default());
+                }
+            }
+            if other.id == pool.id {
+                used = used.saturating_add(promise(&lineage));
+            }
+        }
+        used
     }
 
     fn allow_within(&self, namespace: &str, bytes: u64, limit: u64) -> Result<Allowance<'_>> {

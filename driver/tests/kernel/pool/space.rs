@@ -147,6 +147,56 @@ fn the_image_of_a_deleted_snapshot_makes_room() {
     refused!(world.pools().base(&snapshot.id), Error::NoSnapshot(_));
 }
 
+/// The first thick volume of an image, which gets all its blocks first.
+#[test]
+fn the_image_of_a_deleted_snapshot_makes_room_for_a_thick_volume() {
+    let ground = Ground::new("ext4", 2048 * MI, &[]);
+    let mut world = World::new(&[&format!("p={},image=1Gi", arg(&ground.at))]);
+    world.open();
+    let volume = world.create(thin("v", 200 * MI));
+    fill(&world, &volume, 200);
+    let parameters = BTreeMap::from([("keepDeletedBases".to_owned(), "1".to_owned())]);
+    let taken = world.pools().create_snapshot(&volume.id, "s", &parameters);
+    fill(&world, &volume, 200);
+    world.pools().delete_snapshot(&taken.unwrap().id).unwrap();
+    let bytes = available(&world, "p", Provisioning::Thick) - 60 * MI;
+    world.create(new("t", bytes / MI * MI, Provisioning::Thick));
+    assert!(world.pools().kept_bases().is_empty());
+}
+
+/// A snapshot that counts on the image of a deleted one promises its blocks, too, once that has
+/// gone. So none goes if both together are beyond the limit of their namespace.
+#[test]
+fn the_limit_of_a_namespace_counts_what_a_snapshot_would_inherit() {
+    let ground = Ground::new("xfs", 1024 * MI, &[]);
+    let mut world = World::at("p", &ground.at);
+    world.options.max_snapshot_bytes_per_namespace = Some(180 * MI);
+    world.open();
+    let [volume, other] = ["v", "w"].map(|name| world.create(thin(name, 200 * MI)));
+    fill(&world, &volume, 100);
+    fill(&world, &other, 50);
+    let parameters = BTreeMap::from([("keepDeletedBases".to_owned(), "1".to_owned())]);
+    let take = |volume: &VolumeRecord, name: &str| {
+        let pools = world.pools();
+        pools.create_snapshot(&volume.id, name, &parameters)
+    };
+    let base = take(&volume, "base").unwrap();
+    world.pools().delete_snapshot(&base.id).unwrap();
+    let theirs = take(&other, "other").unwrap();
+    let image = world.pools().open_image(&volume, true).unwrap();
+    for mib in 100..140 {
+        image.write_all_at(&[7; MI as usize], mib * MI).unwrap();
+    }
+    image.sync_all().unwrap();
+    refused!(take(&volume, "target"), Error::SnapshotQuota { .. });
+    assert_eq!(world.pools().kept_bases(), std::slice::from_ref(&base));
+
+    world.pools().delete_volume(&other.id).unwrap();
+    world.pools().delete_snapshot(&theirs.id).unwrap();
+    take(&volume, "target").unwrap();
+    assert_eq!(world.pools().kept_bases(), [base]);
+}
+
 /// A snapshot shares blocks until one side is written. On a separate filesystem, a pool can
 /// measure what its snapshots hold.
 #[test]
