@@ -57,7 +57,7 @@ impl Server {
             .read(thread, move || pools.check_cuts(&volume).map_err(refusal))
             .await?;
         let namespace = namespace_of(&record.parameters).to_owned();
-        let expires_ns = now_ns().saturating_add(request.expire_after_s * 1_000_000_000);
+        let expires_ns = expiry(&request);
         let place = self.bursts.begin(volume).ok_or_else(|| {
             let why =
                 format!("another exploration of volume {volume} takes cuts: wait for its end");
@@ -228,6 +228,11 @@ impl Unwanted {
             Unwanted::ExpiredBy(now_ns) => cut.has_expired(now_ns),
         }
     }
+}
+
+/// When a cut expires that is taken now, in nanoseconds since the epoch.
+fn expiry(request: &TakeCuts) -> u64 {
+    now_ns().saturating_add(request.expire_after_s * 1_000_000_000)
 }
 
 fn exploration_id(text: &str) -> Result<ExplorationId, Status> {
