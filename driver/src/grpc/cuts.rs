@@ -16,7 +16,9 @@ use super::operation_locks::{Fingerprint, Key, Operation};
 use super::pool_threads::{DELETIONS, Lane, Work};
 use crate::csi::error::Error as CsiError;
 use crate::record::{CutMark, namespace_of};
-use crate::storage::{self, CutError, ExplorationId, Freed, SnapshotId, SnapshotRecord, VolumeId};
+use crate::storage::{
+    self, CutError, ExplorationId, Freed, PoolId, SnapshotId, SnapshotRecord, VolumeId,
+};
 
 mod bursts;
 mod exploration;
@@ -55,7 +57,7 @@ impl Server {
             .read(thread, move || pools.check_cuts(&volume).map_err(refusal))
             .await?;
         let namespace = namespace_of(&record.parameters).to_owned();
-        let expires_ns = now_ns().saturating_add(request.expire_after_s * 1_000_000_000);
+        let expires_ns = expiry(&request);
         let place = self.bursts.begin(volume).ok_or_else(|| {
             let why =
                 format!("another exploration of volume {volume} takes cuts: wait for its end");
@@ -116,7 +118,7 @@ impl Server {
     pub async fn drop_cuts(&self, exploration: &str) -> Result<DroppedCuts, Status> {
         let id = exploration_id(exploration)?;
         self.bursts.end(id).await;
-        let (dropped, failed) = self.drop_all(Unwanted::Of(id)).await;
+        let (dropped, failed) = self.drop_all(Unwanted::Of(id), None).await;
         match failed {
             Some(why) => Err(why),
             None => Ok(DroppedCuts {
@@ -126,9 +128,15 @@ impl Server {
         }
     }
 
-    /// Deletes the cuts that have expired. One that can't be deleted now is tried again later.
-    pub async fn drop_expired_cuts(&self) {
-        let (dropped, failed) = self.drop_all(Unwanted::ExpiredBy(now_ns())).await;
+    /// Deletes the cuts that have expired, in the pool of a slot: another one may hang. One that can't
+    /// be deleted now is tried again later.
+    pub async fn drop_expired_cuts(&self, slot: usize) {
+        let pool = self.pools().slots().get(slot).and_then(|slot| slot.id);
+        if pool.is_none() {
+            return;
+        }
+        let unwanted = Unwanted::ExpiredBy(now_ns());
+        let (dropped, failed) = self.drop_all(unwanted, pool).await;
         if dropped > 0 {
             tracing::info!(cuts = dropped, "deleted cuts that have expired");
         }
@@ -138,11 +146,13 @@ impl Server {
         }
     }
 
-    /// Deletes cuts, several at once. Returns how many, and why the first of the others is not
-    /// deleted.
-    async fn drop_all(&self, unwanted: Unwanted) -> (u32, Option<Status>) {
+    /// Deletes cuts, several at once, in one pool or in all. Returns how many, and why the first of
+    /// the others is not deleted.
+    async fn drop_all(&self, unwanted: Unwanted, pool: Option<PoolId>) -> (u32, Option<Status>) {
         let mut cuts = self.pools().cuts();
-        cuts.retain(|(cut, _)| unwanted.includes(cut));
+        cuts.retain(|(cut, snapshot)| {
+            unwanted.includes(cut) && pool.is_none_or(|id| snapshot.id.pool() == id)
+        });
         // A vector, because a closure in a stream would keep callers from running on another task.
         let deletions: Vec<_> = cuts
             .iter()
@@ -218,6 +228,11 @@ impl Unwanted {
             Unwanted::ExpiredBy(now_ns) => cut.has_expired(now_ns),
         }
     }
+}
+
+/// When a cut expires that is taken now, in nanoseconds since the epoch.
+fn expiry(request: &TakeCuts) -> u64 {
+    now_ns().saturating_add(request.expire_after_s * 1_000_000_000)
 }
 
 fn exploration_id(text: &str) -> Result<ExplorationId, Status> {

@@ -45,13 +45,17 @@ pub fn start(
 /// Starts to delete cuts that have expired, at once and every now and then until `stop`. It needs no
 /// flag: an earlier process may have taken them.
 pub fn start_expiry(server: &Server, stop: &CancellationToken, tasks: &mut Tasks) {
-    let expire = expire_cuts(server.clone(), stop.clone());
-    tasks.start("deleting expired cuts", expire);
+    for slot in 0..server.pools().count() {
+        let expire = expire_cuts(server.clone(), slot, stop.clone());
+        tasks.start("deleting expired cuts", expire);
+    }
 }
 
-async fn expire_cuts(server: Server, stop: CancellationToken) -> Result<(), String> {
+/// Deletes the expired cuts of one pool. Each has its own task, so a hanging one delays no other.
+async fn expire_cuts(server: Server, slot: usize, stop: CancellationToken) -> Result<(), String> {
     loop {
-        stop.run_until_cancelled(server.drop_expired_cuts()).await;
+        let expired = server.drop_expired_cuts(slot);
+        stop.run_until_cancelled(expired).await;
         if !has_waited(EXPIRY, &stop).await {
             return Ok(());
         }

@@ -85,7 +85,7 @@ pub struct BegunExploration {
     pub cuts: u32,
     /// The time from one cut to the next, in milliseconds.
     pub every_ms: u64,
-    /// When its cuts are deleted, unless they are kept: nanoseconds since the epoch.
+    /// When its first cut is deleted at the earliest, unless it is kept: nanoseconds since the epoch.
     pub expires_ns: u64,
 }
 

@@ -10,7 +10,7 @@ use tokio_util::sync::CancellationToken;
 use tonic::{Code, Status};
 
 use super::bursts::BurstPlace;
-use super::{TAKING, WAIT};
+use super::{TAKING, WAIT, expiry};
 use crate::grpc::Server;
 use crate::grpc::controller::snapshots;
 use crate::grpc::operation_locks::{Fingerprint, Key, Operation};
@@ -73,6 +73,7 @@ pub struct Exploration {
     place: BurstPlace,
     request: TakeCuts,
     namespace: String,
+    /// When its first cut expires at the earliest.
     expires_ns: u64,
     taken: u32,
     /// When the next cut is due.
@@ -161,7 +162,8 @@ impl Exploration {
         let mark = CutMark {
             exploration: self.place.exploration(),
             number,
-            expires_ns: self.expires_ns,
+            // A burst may last longer than its cuts are kept.
+            expires_ns: expiry(&self.request),
         };
         let name = mark.snapshot_name();
         let volume = &self.request.volume;
