@@ -24,20 +24,6 @@ pub(super) fn listen(path: &Path) -> Result<(UnixListener, Name), socket::Error>
     Socket::bind(path, DirBuilder::new().recursive(true).mode(0o750))?.watched()
 }
 
-/// Creates a socket, and listens on it. Dropping the name removes the socket.
-pub(super) fn listen(path: &Path) -> Result<(UnixListener, Name), Error> {
-    let (listener, name) = bind_socket(path).map_err(Error::Socket)?.into_parts();
-    let listener = UnixListener::from_std(listener);
-    let listener = listener.map_err(|source| {
-        Error::Socket(socket::Error::Io {
-            op: "watch",
-            path: path.to_owned(),
-            source,
-        })
-    })?;
-    Ok((listener, name))
-}
-
 /// Serves `--http-endpoint`, if it is given.
 pub(super) async fn show(
     address: Option<String>,

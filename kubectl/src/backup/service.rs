@@ -18,6 +18,7 @@ use hostloop_proto::snapshot_metadata::snapshot_metadata_client::SnapshotMetadat
 use hostloop_proto::snapshot_metadata::{
     BlockMetadata, GetMetadataAllocatedRequest, GetMetadataDeltaRequest,
 };
+use hostloop_report::error_chain;
 use hyper_util::rt::TokioIo;
 use k8s_openapi::api::authentication::v1::{TokenRequest, TokenRequestSpec};
 use k8s_openapi::api::core::v1::{Pod, Service, ServiceAccount};
@@ -37,7 +38,7 @@ use tonic::{Code, Status};
 use super::error::ServiceError;
 use super::ranges::Listing;
 use crate::Cluster;
-use crate::api::{self, ApiError, Call, error_chain, timely};
+use crate::api::{self, ApiError, Call, timely};
 
 /// How long a token is good for, in seconds: the least that the API server gives.
 const TOKEN_LIFE: i64 = 600;
