@@ -125,7 +125,7 @@ impl PoolFaults {
         counts
             .map(|((pool, fault, state), times)| PoolFaultCount {
                 pool: pool.clone(),
-                fault: *fault,
+                fault,
                 state: *state,
                 times: *times,
             })

@@ -309,7 +309,7 @@ async fn explore(
     let problems = [ended.as_ref().err(), cleaned.as_ref().err()];
     let explored = Explored {
         claim,
-        node: node.name(),
+        node: node.node_name(),
         exploration,
         seed: steps.seed,
         wanted: args.cuts,

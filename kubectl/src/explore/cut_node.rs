@@ -7,7 +7,7 @@ use crate::node_pods::{Burst, NodeError, NodePod};
 
 /// What an exploration asks of the node with the volume.
 pub(super) trait CutNode {
-    fn name(&self) -> &str;
+    fn node_name(&self) -> &str;
 
     /// Takes cuts of a volume, and passes each line on as it comes.
     async fn take(
@@ -31,7 +31,7 @@ pub(super) struct PodNode<'a> {
 }
 
 impl CutNode for PodNode<'_> {
-    fn name(&self) -> &str {
+    fn node_name(&self) -> &str {
         &self.pod.node
     }
 

@@ -38,7 +38,7 @@ fn refused() -> NodeError {
 }
 
 impl CutNode for FakeNode {
-    fn name(&self) -> &str {
+    fn node_name(&self) -> &str {
         "n1"
     }
 

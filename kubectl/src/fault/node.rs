@@ -277,12 +277,7 @@ fn pools_in(rows: &[PoolFaultRow], state: PoolFaultState) -> impl Iterator<Item 
 /// Prints the rows in the form that the person wants.
 fn print(rows: &[PoolFaultRow], args: &OutputArgs) -> io::Result<ExitCode> {
     let faults = PoolFaultRows { faults: rows };
-    let names = || {
-        rows.iter()
-            .map(|row| format!("pool/{}", row.pool))
-            .collect()
-    };
-    let lines = match args.document(&faults, names)? {
+    let lines = match args.document(&faults, || names(rows))? {
         Some(lines) => lines,
         None => text(rows, args.text_form()),
     };
