@@ -89,12 +89,12 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     clean_up(&work, &mut progress).await;
     let done = done?;
     let kind = if done.base.is_some() {
-        "changed since the last one"
+        "what has changed"
     } else {
-        "allocated"
+        "what is allocated"
     };
     terminal::print(&[format!(
-        "{} {} of claim {} are in {}: what is {kind}, of {}",
+        "{} {} of claim {} are in {}: {kind}, of {}",
         paint(GOOD, "✓"),
         bytes(done.bytes),
         args.claim,
