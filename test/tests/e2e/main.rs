@@ -84,9 +84,7 @@ const TOGETHER: &[Test] = tests! {
         xfs_grows_while_its_pod_writes,
         btrfs_grows_while_its_pod_writes,
         ext4_grows_before_its_next_pod;
-    claims:
-        claims_deleted_while_they_are_provisioned_leave_nothing,
-        capacity_is_published_for_a_class;
+    claims: capacity_is_published_for_a_class;
     filesystems: xfs, btrfs, block;
     inline: inline_volumes_come_and_go_with_their_pod;
     pods:
