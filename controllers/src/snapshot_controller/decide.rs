@@ -10,6 +10,7 @@ use kube::{Resource, ResourceExt};
 
 use super::kind::{self, Facts, SnapshotFailure, SnapshotKind, Step};
 use super::names::{self, BindState};
+use super::status;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::api::secret_template::{self, SnapshotVariables};
 use crate::api::{pv, pvc};
@@ -49,6 +50,7 @@ fn next<K: SnapshotKind>(facts: &Facts<K>) -> Result<Step<K>, SnapshotFailure> {
             None => make(facts),
         };
     };
+    let ready = ready && status::is_of::<K>(snapshot, content);
     let its = content.view();
     let bind_state = names::bind_state(its.user, snapshot);
     if !ready {

@@ -385,8 +385,9 @@ fn status_change(
     let size = content.status.as_ref().and_then(|new| new.restore_size);
     let known = old.restore_size.as_deref();
     let is_unknown = matches!(known, Some("" | "0"));
+    let is_of_another = status::has_other_time::<Snapshots>(snapshot, content);
     if let Some(size) = size.filter(|size| *size >= 0)
-        && (known.is_none() || (is_unknown && size > 0))
+        && (known.is_none() || is_of_another || (is_unknown && size > 0))
     {
         patch["restoreSize"] = json!(quantity::written(size));
     }

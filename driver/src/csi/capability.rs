@@ -127,7 +127,9 @@ fn mount_access(
         .flat_map(|flags| flags.split(','))
         .collect();
     if let Some(flag) = PANICS.iter().find(|flag| words.contains(flag)) {
-        let why = format!("has {flag}: a damaged volume must not stop the node");
+        let why = format!(
+            "has {flag}, and a damaged volume must not stop the node: leave it out of mountOptions"
+        );
         return Err(invalid(format!("{field}.mount_flags"), why));
     }
     let group = match mount.volume_mount_group.as_str() {

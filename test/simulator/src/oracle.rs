@@ -3,6 +3,8 @@
 
 use std::time::Duration;
 
+use hostloop_fake_api::FakeApi;
+
 use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
 use crate::shim;
@@ -68,6 +70,11 @@ pub(crate) struct Oracle {
 }
 
 impl Oracle {
+    /// Watches from now on what comes to its end between two looks.
+    pub(crate) fn watch(&self, api: &FakeApi) {
+        self.snapshots.watch(api);
+    }
+
     /// The API server will go back to a backup.
     pub(crate) fn goes_back(&mut self, cluster: &Cluster) {
         self.lost.goes_back(cluster);

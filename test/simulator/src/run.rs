@@ -244,6 +244,7 @@ async fn live(history: &History, dir: &Path, waits: &Waits) -> u64 {
     foreign::objects().for_each(|object| drop(cluster.api.put(object)));
     oracle::watch_writes(&cluster.api);
     let mut oracle = Oracle::default();
+    oracle.watch(&cluster.api);
     history.traits().for_each(|about| say("world", about));
     let client = cluster.doors.client("user");
     // The processes find their caches and capacities.

@@ -12,8 +12,10 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::history::Action;
-use crate::model::view::{claims_of, event_about, event_note, namespace, text, uid};
-use crate::users::{is_immediate, path, path_in};
+use crate::model::view::{
+    claims_of, event_about, event_note, is_unbound, items, name, namespace, text, uid,
+};
+use crate::users::{is_immediate, path, path_in, volume_path};
 use crate::{messages, shim};
 
 /// A wait that is over.
@@ -104,12 +106,13 @@ impl Waits {
 
     fn look(&self, api: &FakeApi) {
         let mut notes = self.0.lock();
-        for (of, open) in std::mem::take(&mut notes.open) {
+        for (of, mut open) in std::mem::take(&mut notes.open) {
             let object = api.shared_at(&open.path);
             // What is gone was given up.
             let Some(object) = object.filter(|object| uid(object) == of) else {
                 continue;
             };
+            open.wait.is_copy = open.wait.is_copy || waits_for_copy(api, &object);
             if ["Bound", "Running"].contains(&text(&object, "/status/phase")) {
                 let wait = open.end(api, &object, &notes.steps);
                 notes.done.extend(wait);
@@ -177,6 +180,50 @@ fn is_ready(source: &Value) -> bool {
     source["status"]["phase"] == "Bound" || source["status"]["readyToUse"] == true
 }
 
+/// True if a pod is on its node, and the volume of one of its claims is being copied. The pod waits
+/// for the end of a copy that has begun.
+fn waits_for_copy(api: &FakeApi, pod: &Value) -> bool {
+    if text(pod, "/spec/nodeName").is_empty() {
+        return false;
+    }
+    claims_of(pod).into_iter().any(|(claim, _)| {
+        let at = path_in(namespace(pod), "persistentvolumeclaims", &claim);
+        let claim = api.shared_at(&at);
+        claim.is_some_and(|claim| is_copied(api, &claim))
+    })
+}
+
+/// True if a snapshot, a group or a clone is being made of the volume of a claim.
+fn is_copied(api: &FakeApi, claim: &Value) -> bool {
+    let volume = text(claim, "/spec/volumeName");
+    let volume = api
+        .shared_at(&volume_path(volume))
+        .filter(|_| !volume.is_empty());
+    let Some(volume) = volume else {
+        return false;
+    };
+    let handle = text(&volume, "/spec/csi/volumeHandle");
+    let contents = api.shared("volumesnapshotcontents");
+    let of_groups = api.shared("volumegroupsnapshotcontents");
+    let claims = api.shared("persistentvolumeclaims");
+    let mut unready = contents.iter().filter(|content| !is_ready(content));
+    let mut unready_groups = of_groups.iter().filter(|content| !is_ready(content));
+    unready.any(|content| text(content, "/spec/source/volumeHandle") == handle)
+        || unready_groups.any(|content| {
+            items(content, "/spec/source/volumeHandles").any(|source| source == handle)
+        })
+        || claims
+            .iter()
+            .any(|clone| is_unbound(clone) && is_clone(clone, claim))
+}
+
+/// True if one claim is to be a clone of the other.
+fn is_clone(claim: &Value, of: &Value) -> bool {
+    text(claim, "/spec/dataSource/kind") == "PersistentVolumeClaim"
+        && text(claim, "/spec/dataSource/name") == name(of)
+        && namespace(claim) == namespace(of)
+}
+
 /// True if an event says that one of these objects lacks space. It does not wait for others' work.
 fn says_no_room(event: &Value, about: &[&str]) -> bool {
     let note = text(event_note(event), "");
@@ -228,6 +275,49 @@ mod tests {
             api.put(claim(class, "Bound"));
             waits.look(&api);
             assert_eq!(waits.done().len(), expected, "{class}");
+        }
+    }
+
+    #[test]
+    fn a_pod_waits_for_the_copies_of_its_volumes() {
+        let namespace = crate::cluster::NAMESPACE;
+        let content = |handle: &str, is_ready: bool| {
+            json!({"kind": "VolumeSnapshotContent", "metadata": {"name": "s"},
+                "spec": {"source": {"volumeHandle": handle}}, "status": {"readyToUse": is_ready}})
+        };
+        let group = json!({"kind": "VolumeGroupSnapshotContent", "metadata": {"name": "g"},
+            "spec": {"source": {"volumeHandles": ["w", "v"]}}});
+        let clone = |phase: &str| {
+            json!({"kind": "PersistentVolumeClaim",
+                "metadata": {"name": "c2", "namespace": namespace}, "status": {"phase": phase},
+                "spec": {"dataSource": {"kind": "PersistentVolumeClaim", "name": "c1"}}})
+        };
+        for (copy, node, expected) in [
+            (None, "n1", false),
+            (Some(content("v", false)), "n1", true),
+            (Some(content("v", false)), "", false),
+            (Some(content("v", true)), "n1", false),
+            (Some(content("w", false)), "n1", false),
+            (Some(group), "n1", true),
+            (Some(clone("Pending")), "n1", true),
+            (Some(clone("Bound")), "n1", false),
+        ] {
+            let api = FakeApi::with_snapshots();
+            let mut claim = claim("ext4-now", "Bound");
+            claim["spec"]["volumeName"] = json!("pv");
+            api.put(claim);
+            api.put(
+                json!({"kind": "PersistentVolume", "metadata": {"name": "pv"},
+                "spec": {"csi": {"volumeHandle": "v"}}}),
+            );
+            let label = format!("{copy:?} {node:?}");
+            if let Some(copy) = copy {
+                api.put(copy);
+            }
+            let volume = json!({"persistentVolumeClaim": {"claimName": "c1"}});
+            let pod = json!({"metadata": {"name": "p", "namespace": namespace},
+                "spec": {"nodeName": node, "volumes": [volume]}});
+            assert_eq!(waits_for_copy(&api, &pod), expected, "{label}");
         }
     }
 }

@@ -63,23 +63,6 @@ fn assert_fields(space: &Space, volume: &Value) {
     assert!(finalizers.contains("external-provisioner.volume.kubernetes.io/finalizer"));
 }
 
-/// Claims that are deleted at any moment of their provisioning leave neither volumes nor files.
-pub(crate) fn claims_deleted_while_they_are_provisioned_leave_nothing(world: &World) {
-    let space = Space::new(world, "fleeting");
-    let class = space.class("now", json!({}));
-    for i in 0..12u64 {
-        let named = format!("c{i}");
-        space.claim(&named, &class, json!({}));
-        std::thread::sleep(std::time::Duration::from_millis(i * 20));
-        world.delete("PersistentVolumeClaim", &space.name, &named);
-    }
-    for i in 0..12 {
-        world.gone("PersistentVolumeClaim", &space.name, &format!("c{i}"));
-    }
-    // Files are checked after the parallel tests are done.
-    space.end();
-}
-
 /// The capacity for a class is published for as long as the class exists.
 pub(crate) fn capacity_is_published_for_a_class(world: &World) {
     let space = Space::new(world, "room");

@@ -84,9 +84,7 @@ const TOGETHER: &[Test] = tests! {
         xfs_grows_while_its_pod_writes,
         btrfs_grows_while_its_pod_writes,
         ext4_grows_before_its_next_pod;
-    claims:
-        claims_deleted_while_they_are_provisioned_leave_nothing,
-        capacity_is_published_for_a_class;
+    claims: capacity_is_published_for_a_class;
     filesystems: xfs, btrfs, block;
     inline: inline_volumes_come_and_go_with_their_pod;
     pods:
@@ -123,9 +121,7 @@ const ALONE: &[Test] = tests! {
         claims_go_where_there_is_room,
         a_claim_moves_on_from_a_full_node,
         capacity_stays_published_over_an_upgrade;
-    nodes_gone:
-        the_controller_is_lost_while_it_assigns,
-        claims_are_moved_from_a_slow_node;
+    nodes_gone: claims_are_moved_from_a_slow_node;
     outage: the_api_server_goes_away;
     // This test shortens grace periods, and the next deployment keeps them.
     nodes_gone: a_node_goes_and_returns;

@@ -1,4 +1,4 @@
-//! Nodes that disappear and return, lost leaders, slow drivers.
+//! Nodes that disappear and return, slow drivers.
 
 use hostloop_test::deployed::{DRIVER, NAMESPACE};
 use hostloop_test::front::objects::{Place, attachment_name};
@@ -63,28 +63,6 @@ pub(crate) fn processes(site: &Site<'_>) -> Vec<Pid> {
     let processes = std::fs::read_to_string(first).expect("it can be read");
     let parse = |line: &str| Pid::from_raw(line.parse().expect("a process ID"));
     processes.lines().map(parse).collect()
-}
-
-/// The controller's pod is lost while it selects nodes. Its successor continues, and each claim
-/// gets one volume.
-pub(crate) fn the_controller_is_lost_while_it_assigns(world: &World) {
-    const CLAIMS: usize = 50;
-    world.drivers_ready();
-    let space = Space::new(world, "no-leader");
-    let class = space.class("now", json!({}));
-    let pod = world.controller_ready();
-    for i in 0..CLAIMS {
-        space.sized(&format!("c{i}"), &class, "64Mi");
-        if i == CLAIMS / 3 {
-            world.force_delete(NAMESPACE, name(&pod));
-        }
-    }
-    let volume = |i| space.volume(&format!("c{i}"));
-    let volumes: Vec<Value> = (0..CLAIMS).map(volume).collect();
-    world.drivers_ready();
-    assert_ne!(name(&world.controller_ready()), name(&pod));
-    assert_one_volume_each(world, &space, &volumes);
-    space.end();
 }
 
 /// Claims move to another node while the driver of the first node hangs. In the end each claim has

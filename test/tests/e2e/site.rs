@@ -76,8 +76,8 @@ impl World {
         })
     }
 
-    /// Waits until the Deployment is rolled out and its pod leads; returns that pod.
-    pub(crate) fn controller_ready(&self) -> Value {
+    /// Waits until the Deployment is rolled out and its pod leads.
+    fn controller_ready(&self) {
         self.until("the controller", || {
             let deployment = self.get("Deployment", NAMESPACE, "hostloop-controller");
             let status = &deployment["status"];
@@ -90,8 +90,8 @@ impl World {
             let pod = self.controller_pod().ok_or("there is no pod")?;
             let leads = text(&lease, "/spec/holderIdentity") == name(&pod);
             let seen = || format!("{status}; pod: {}; {}", pod["status"], lease["spec"]);
-            check(current && leads, seen).map(|()| pod.clone())
-        })
+            check(current && leads, seen)
+        });
     }
 }
 

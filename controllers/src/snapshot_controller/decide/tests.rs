@@ -196,6 +196,8 @@ fn with_a_content<K: Sample>() {
     let status = |ready: bool| json!({"boundVolumeSnapshotContentName": name, "readyToUse": ready});
     let (new, bound) = (json!({}), json!({"status": status(false)}));
     let ready = json!({"status": status(true)});
+    let taken = json!({"status": {"snapshotHandle": "s", "volumeGroupSnapshotHandle": "g"}});
+    let others = with(taken.clone(), reference(json!({"uid": "other"})));
     // A missing class does not block a snapshot that has its content.
     let unclassed = with(
         bound.clone(),
@@ -223,12 +225,10 @@ fn with_a_content<K: Sample>() {
             reference(json!({"namespace": "n"})),
             "SnapshotContentMisbound",
         ),
-        (&ready, json!({}), "done"),
-        (
-            &ready,
-            reference(json!({"uid": "other"})),
-            "SnapshotMisbound",
-        ),
+        (&ready, taken, "done"),
+        (&ready, others, "SnapshotMisbound"),
+        // The API server went back to a backup from before it was taken.
+        (&ready, json!({}), "status {\"readyToUse\":false}"),
     ] {
         run::<K>(snapshot, Some(&content), expected);
     }

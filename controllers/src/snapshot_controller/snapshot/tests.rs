@@ -237,6 +237,7 @@ fn members_of_groups() {
     adopted["metadata"]["ownerReferences"] = owner;
     let unbound = json!({"spec": {"volumeSnapshotRef": {"uid": null}}});
     let named = GroupOfContent::Named("g".to_owned());
+    let taken = json!({"status": {"snapshotHandle": "s-1"}});
     for (changes, content_is, of_content, expected) in [
         (&owned, json!({}), GroupOfContent::None, "status"),
         (&owned, unbound, GroupOfContent::None, "wait"),
@@ -247,8 +248,8 @@ fn members_of_groups() {
             named,
             "\"volumeGroupSnapshotName\":\"g\"",
         ),
-        (&ready, json!({}), GroupOfContent::None, "adopt g g"),
-        (&adopted, json!({}), GroupOfContent::None, "done"),
+        (&ready, taken.clone(), GroupOfContent::None, "adopt g g"),
+        (&adopted, taken.clone(), GroupOfContent::None, "done"),
     ] {
         let mut facts = facts(snapshot(changes.clone()));
         facts.content = Some(of(content(content_is)));
@@ -257,7 +258,7 @@ fn members_of_groups() {
         expect(&facts, expected);
     }
     let mut facts = facts(snapshot(ready));
-    facts.content = Some(of(content(json!({}))));
+    facts.content = Some(of(content(taken)));
     expect(&facts, "done");
 }
 

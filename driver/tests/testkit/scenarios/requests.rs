@@ -37,7 +37,11 @@ pub(crate) fn invalid_requests_name_their_field_and_have_no_effect<K: TestKernel
         (id, "/a", &three, flags),
     ] {
         match rig.stage_at(id, Path::new(path), capability) {
-            Err(Error::Invalid(invalid)) => assert_eq!(invalid.field, field),
+            Err(Error::Invalid(invalid)) => {
+                assert_eq!(invalid.field, field);
+                let names_class_field = invalid.why.contains("leave it out of mountOptions");
+                assert_eq!(names_class_field, field == flags, "{}", invalid.why);
+            }
             other => panic!("{field}: {other:?}"),
         }
         assert_eq!(rig.kernel.changes(), before, "{field}");

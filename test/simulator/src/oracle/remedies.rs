@@ -38,6 +38,7 @@ const OF_CLAIMS: &[(&str, Remedy)] = &[
     ("StorageClass", Class),
     ("storageclass.storage.k8s.io", Class),
     ("no storage class is set", Class),
+    ("leave it out of mountOptions", Class),
     ("make the volume thin", Class),
     // The attributes.
     ("mutable_parameters", Attributes),
@@ -287,8 +288,13 @@ mod tests {
                      volume can't be changed)";
         let full = "failed to provision volume with StorageClass \"ext4-now\": no node has room for \
                     1Ti: n1 has 2Gi left; it is tried again when one has more room";
+        let options = "failed to provision volume with StorageClass \"options-now\": rpc error: code \
+                       = InvalidArgument desc = volume_capabilities[0].mount.mount_flags: has \
+                       errors=panic, and a damaged volume must not stop the node: leave it out of \
+                       mountOptions";
         for (message, expected) in [
             (wrong, vec![Class]),
+            (options, vec![Class]),
             (
                 "StorageClass \"x\" does not exist: create it, or name another in the claim",
                 vec![Class],

@@ -106,11 +106,12 @@ fn unbound(cluster: &Cluster, objects: &Objects, claim: &Value) {
     }
 }
 
-/// True if a claim may have no volume although all advice was followed. There are two causes:
+/// True if a claim may have no volume although all advice was followed. There are three causes:
 ///
 /// - No pool has room, even for the smallest volume of its class. No advice makes room.
 /// - Its only pods wait for another claim for which no pool has room. Until then, no node is
 ///   selected.
+/// - Its only pods wait for another claim that gets its volume from others, and not for them.
 fn is_excused(cluster: &Cluster, objects: &Objects, claim: &Value) -> bool {
     if lacks_room(cluster, claim) {
         return true;
@@ -119,9 +120,19 @@ fn is_excused(cluster: &Cluster, objects: &Objects, claim: &Value) -> bool {
     !is_immediate(text(claim, "/spec/storageClassName"))
         && users.all(|pod| {
             claims(objects, pod).flatten().any(|other| {
-                uid(other) != uid(claim) && is_pending(other) && lacks_room(cluster, other)
+                uid(other) != uid(claim)
+                    && is_pending(other)
+                    && (keeps_pods_waiting(other) || lacks_room(cluster, other))
             })
         })
+}
+
+/// True if no node is selected for the pods of a claim until others have made its volume. Without a
+/// volume in its spec, a claim that waits for its first pod does not delay the choice.
+fn keeps_pods_waiting(claim: &Value) -> bool {
+    let names_volume = !text(claim, "/spec/volumeName").is_empty();
+    let waits_for_pod = !is_immediate(text(claim, "/spec/storageClassName")) && !names_volume;
+    waits_for_others(claim) && !waits_for_pod
 }
 
 /// True if no pool has room for a claim.
@@ -181,7 +192,28 @@ fn restores_as_its_source_was(objects: &Objects, claim: &Value) {
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
     use super::*;
+
+    #[rstest]
+    #[case::filled_by_others("ext4-now", "Populator", "", true)]
+    #[case::filled_by_others_on_a_chosen_node("ext4", "Populator", "", false)]
+    #[case::named_volume("ext4", "", "other", true)]
+    #[case::named_volume_of_a_class_without_pods("ext4-now", "", "other", true)]
+    #[case::made_here("ext4-now", "VolumeSnapshot", "", false)]
+    #[case::made_here_after_its_pod("ext4", "", "", false)]
+    fn a_claim_keeps_its_pods_waiting_for_others(
+        #[case] class: &str,
+        #[case] source: &str,
+        #[case] volume: &str,
+        #[case] expected: bool,
+    ) {
+        let claim = json!({"spec": {"storageClassName": class, "volumeName": volume,
+            "dataSourceRef": {"kind": source}}});
+        assert_eq!(keeps_pods_waiting(&claim), expected);
+    }
 
     #[test]
     fn the_smallest_volumes_of_filesystems() {

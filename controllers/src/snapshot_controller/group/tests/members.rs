@@ -83,6 +83,27 @@ fn members_of_a_group() {
     }
 }
 
+/// The API server went back to a backup, and then a leader wrote the status that the group had after
+/// it, from a cache that was not listed again yet. Since then the group is taken again.
+#[test]
+fn a_group_that_was_ready_before_it_is_taken_again_gets_its_members() {
+    let (before, now) = ("2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z");
+    for (of_group, handle, expected) in [
+        (now, Some("gs"), "done"),
+        (before, Some("gs"), "member"),
+        (before, None, "status {\"readyToUse\":false}"),
+    ] {
+        let mut facts = with_member(None, None);
+        let ready = json!({"boundVolumeGroupSnapshotContentName": CONTENT, "readyToUse": true,
+            "creationTime": of_group});
+        facts.snapshot = of(group(json!({"status": ready})));
+        let taken = json!({"volumeGroupSnapshotHandle": handle, "readyToUse": handle.is_some(),
+            "creationTime": handle.map(|_| now)});
+        facts.content = Some(of(content(json!({"status": taken}))));
+        expect(&facts, expected);
+    }
+}
+
 #[test]
 fn the_members_made() {
     let mut facts = with_member(None, None);

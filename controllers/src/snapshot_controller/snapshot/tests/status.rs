@@ -37,10 +37,15 @@ fn statuses() {
         "restoreSize": "0"});
     let in_group = json!({"volumeGroupSnapshotName": "g"});
     let new_size = json!({"restoreSize": "5"});
+    // It is taken again, after the API server went back to a backup.
+    let again = json!({"creationTime": 2_000_000_001_i64, "restoreSize": 1 << 21,
+        "readyToUse": true});
+    let of_now = json!({"creationTime": "1970-01-01T00:00:02Z", "restoreSize": "2Mi"});
     for (snapshot, content, group, expected) in [
         (none.clone(), none.clone(), None, patch(bound(false))),
         (none.clone(), whole.clone(), None, (all.clone(), true, true)),
-        (all, whole, None, nothing.clone()),
+        (all.clone(), whole, None, nothing.clone()),
+        (all, again, None, patch(of_now)),
         (bound(false), none.clone(), None, nothing.clone()),
         (bound(false), unready, None, patch(with_error.clone())),
         (failed.clone(), with_error, None, nothing),
