@@ -51,7 +51,6 @@ pub(super) fn recover(
     options: &PoolOptions,
     thawed: Thawed,
 ) -> Result<()> {
-    pool.drop_filler();
     sweep::sweep(pool)?;
     *pool.index.write() = read_records(pool)?;
     kept_bases::recover(pool)?;

@@ -13,11 +13,11 @@ use super::owner_node;
 use super::pool_error::{refused, unavailable};
 use super::pool_lock::take_lock;
 use super::pool_registry::RegisteredPool;
-use crate::kernel::{BLOCK_SIZE, Kernel, file};
+use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 use crate::storage::capacity::{CapacityLimits, SpaceRequest};
 use crate::storage::file_names::LOCK;
 use crate::storage::index::Index;
-use crate::storage::layout::{PoolLayout, open_dir};
+use crate::storage::layout::{PoolLayout, open_dir, open_file};
 use crate::storage::noted_problem::Until;
 use crate::storage::place::PoolPlace;
 use crate::storage::{About, Error, Pool, PoolId, PoolKind, PoolOptions, PoolSpec, Result};
@@ -107,11 +107,11 @@ pub(super) fn open_pool(
     };
     let layout = PoolLayout::open(root, &path, entry.id.is_none(), &**kernel)?;
     file::set_no_cow_on_btrfs(layout.incoming())?;
-    let pool = Pool {
+    let mut pool = Pool {
         kernel: kernel.clone(),
         id,
         kind,
-        reflinks: kernel.can_clone(layout.incoming())?,
+        reflinks: false,
         limits: CapacityLimits::new(options, spec.capacity_bytes),
         spec: spec.clone(),
         layout,
@@ -131,6 +131,9 @@ pub(super) fn open_pool(
         unfinished: Mutex::default(),
         _locks: locks,
     };
+    // All that follows may need its room.
+    pool.drop_filler();
+    pool.reflinks = can_clone(&pool)?;
     let block = file::block_size(pool.layout.root())?;
     let limits = limitations(&**kernel, pool.reflinks, block);
     let notes = notes.into_iter().chain(unclaimed);
@@ -138,6 +141,21 @@ pub(super) fn open_pool(
         pool.note_unrepaired(About::Pool, Until::Reopened, note);
     }
     Ok(pool)
+}
+
+/// Whether files of the pool can share blocks. A full filesystem may have no room for the files of the
+/// test. The lock is empty, and the kernel clones it onto itself wherever it can clone.
+fn can_clone(pool: &Pool) -> Result<bool> {
+    match pool.kernel.can_clone(pool.layout.incoming()) {
+        Err(e) if e.is_no_space() => {
+            let lock = open_file(pool.layout.root(), LOCK)?;
+            match pool.kernel.clone_file(&lock, &lock) {
+                Err(kernel::Error::Unsupported { .. }) => Ok(false),
+                cloned => Ok(cloned.map(|()| true)?),
+            }
+        }
+        found => Ok(found?),
+    }
 }
 
 /// Syncs the directories of a pool that was just opened. If they can't be synced, that is noted,

@@ -1,7 +1,7 @@
 //! A pool that is full because an administrator asks for it.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 
@@ -103,5 +103,26 @@ fn the_next_process_removes_the_file() {
     } = faulty;
     drop(faults);
     open_sound(&mut world, "after a fault");
+    world.pools().complete().unwrap();
     assert!(!filler.exists());
+}
+
+/// Another program's files can take the last block and inode, too.
+#[test]
+fn a_pool_without_room_for_one_more_file_opens() {
+    let mut world = World::new(&["img=DIR/img,image=400Mi"]);
+    world.open();
+    world.create(thin("one", 64 * MI));
+    let root = world.pool().root().to_owned();
+    let mut other = File::create(root.join("incoming/other")).unwrap();
+    let full = std::iter::repeat_with(|| other.write_all(&[1; 4096])).find_map(Result::err);
+    assert_eq!(full.unwrap().raw_os_error(), Some(libc::ENOSPC));
+    let made_all = (0..100_000)
+        .map(|n| File::create(root.join(format!("incoming/{n}"))))
+        .find_map(Result::err);
+    assert_eq!(made_all.unwrap().raw_os_error(), Some(libc::ENOSPC));
+    world.open();
+    world.pools().complete().unwrap();
+    assert!(world.pool().reflinks());
+    assert_eq!(world.pools().volumes().len(), 1);
 }
