@@ -31,7 +31,7 @@ pub(crate) async fn restores_the_same_bytes(block: &Volume<'_>, files: &Volume<'
         volume.sh(&change);
         plugin.succeeds(
             &["backup", name, "--to", to],
-            &["what is changed since the last one"],
+            &["what has changed"],
         );
         let backups = backups(&dir);
         let [full, next] = &backups[..] else {
