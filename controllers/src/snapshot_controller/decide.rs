@@ -63,7 +63,7 @@ fn next<K: SnapshotKind>(facts: &Facts<K>) -> Result<Step<K>, SnapshotFailure> {
         return Ok(Step::Finalizers(finalizers));
     }
     if ready {
-        return Ok(K::when_ready(facts));
+        return K::when_ready(facts, content);
     }
     if view.given.is_none() {
         if let Some(step) = K::before_status(facts, content, bind_state)? {

@@ -224,6 +224,16 @@ impl SnapshotKind for Groups {
         })
     }
 
+    /// Makes the members that a backup lacks: the status of the group can be from after it. A member
+    /// that the caches leave out may be whole.
+    fn when_ready(facts: &Facts, content: &Self::Content) -> Result<Step<Self>, SnapshotFailure> {
+        let is_given = Self::view(&facts.snapshot).given.is_some();
+        if is_given || facts.own.members.iter().any(|one| one.is_left_out) {
+            return Ok(Step::Done);
+        }
+        Ok(members::next(facts, content)?.map_or(Step::Done, Step::Own))
+    }
+
     fn before_status(
         facts: &Facts,
         content: &Self::Content,

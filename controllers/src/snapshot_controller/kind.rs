@@ -64,9 +64,10 @@ pub(super) trait SnapshotKind: Sized + Send + Sync + 'static {
     /// The next step for a snapshot with a class and without a content.
     fn make(facts: &Facts<Self>, class: &Self::Class) -> Result<Step<Self>, SnapshotFailure>;
     /// The next step for a ready snapshot with its content and finalizers.
-    fn when_ready(_: &Facts<Self>) -> Step<Self> {
-        Step::Done
-    }
+    fn when_ready(
+        facts: &Facts<Self>,
+        content: &Self::Content,
+    ) -> Result<Step<Self>, SnapshotFailure>;
     /// A step that must precede the status, if the content was made for the snapshot.
     fn before_status(
         facts: &Facts<Self>,

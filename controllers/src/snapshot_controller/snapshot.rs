@@ -205,16 +205,16 @@ impl SnapshotKind for Snapshots {
         Ok(Step::Create(Box::new(content)))
     }
 
-    fn when_ready(facts: &Facts) -> Step<Self> {
+    fn when_ready(facts: &Facts, _: &Self::Content) -> Result<Step<Self>, SnapshotFailure> {
         let snapshot = &*facts.snapshot;
         let status = snapshot.status.as_ref();
         let in_group = status.and_then(|status| status.volume_group_snapshot_name.as_ref());
-        match (in_group, &facts.own.group) {
+        Ok(match (in_group, &facts.own.group) {
             (Some(_), Some(group)) if !Self::is_member(snapshot) => {
                 Step::Own(SnapshotStep::Adopt(names::owner(group)))
             }
             _ => Step::Done,
-        }
+        })
     }
 
     fn before_status(

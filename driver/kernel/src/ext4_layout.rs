@@ -81,17 +81,17 @@ impl std::fmt::Display for NoGrowth {
             NoGrowth::NotPermitted { .. } => write!(
                 f,
                 "without CAP_SYS_RESOURCE, the driver grows this ext4 to {most} at most: give the \
-                 driver that capability, or copy the data into a new volume"
+                 driver that capability, request less, or copy the data into a new volume"
             ),
             NoGrowth::Feature { name, .. } => write!(
                 f,
-                "an ext4 with the feature {name} grows to {most} at most here: copy the data into \
-                 a new volume, made without -O {name}"
+                "an ext4 with the feature {name} grows to {most} at most here: request less, or copy \
+                 the data into a new volume, made without -O {name}"
             ),
             NoGrowth::TooLarge { .. } => write!(
                 f,
                 "this ext4 grows to {most} at most, by its number of inodes and the width of its \
-                 block numbers: copy the data into a new volume"
+                 block numbers: request less, or copy the data into a new volume"
             ),
         }
     }

@@ -35,6 +35,8 @@ pub(super) struct Member {
     pub(super) snapshot: Option<Arc<VolumeSnapshot>>,
     /// The member's content, if it exists.
     pub(super) content: Option<Arc<VolumeSnapshotContent>>,
+    /// True if one of these objects is too large to be kept, or may be.
+    pub(super) is_left_out: bool,
     /// The member's source volume, if exactly one volume on the group's node has that handle, and
     /// an object of the member has to be made.
     pub(super) volume: Option<Arc<PersistentVolume>>,
@@ -62,6 +64,8 @@ pub(super) async fn listed(
             continue;
         };
         let (snapshot, member_content) = names::member_names(&uid, volume_handle);
+        let is_left_out = all.snapshots.leaves_out(&namespace, &snapshot)
+            || all.contents.leaves_out("", &member_content);
         let snapshot = all.snapshots.get_in(&namespace, &snapshot);
         let member_content = all.contents.get(&member_content);
         let is_made = snapshot.is_some() && member_content.is_some();
@@ -79,6 +83,7 @@ pub(super) async fn listed(
             info,
             snapshot,
             content: member_content,
+            is_left_out,
             volume,
         });
     }

@@ -71,6 +71,7 @@ const OF_CLAIMS: &[(&str, Remedy)] = &[
     ("enough free storage", Smaller),
     ("code = ResourceExhausted", Smaller),
     ("that a volume may have", Smaller),
+    ("request less", Smaller),
     // What was made for it can't be used.
     ("code = AlreadyExists", Again),
     ("code = Internal", Again),
@@ -320,6 +321,10 @@ mod tests {
             ),
             (small, vec![Larger]),
             (full, vec![Smaller]),
+            (
+                "this ext4 grows to 64 TiB at most: request less, or copy the data into a new volume",
+                vec![Smaller],
+            ),
             ("1 node(s) did not have enough free storage.", vec![Smaller]),
             (
                 "spec.volumeMode is Block, but PersistentVolumeClaim u/c1 has Filesystem: a clone \

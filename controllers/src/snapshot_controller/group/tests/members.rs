@@ -27,6 +27,7 @@ fn with_member(snapshot: Option<Value>, member_content: Option<Value>) -> Facts 
         },
         snapshot: snapshot.map(of),
         content: member_content.map(of),
+        is_left_out: false,
         volume: claim(1, json!({}), json!({})).1,
     }];
     facts
@@ -84,22 +85,32 @@ fn members_of_a_group() {
 }
 
 /// The API server went back to a backup, and then a leader wrote the status that the group had after
-/// it, from a cache that was not listed again yet. Since then the group is taken again.
+/// it, from a cache that was not listed again yet. Since then the group is found or taken again.
 #[test]
-fn a_group_that_was_ready_before_it_is_taken_again_gets_its_members() {
+fn a_group_that_is_ready_too_early_gets_its_members() {
     let (before, now) = ("2026-01-02T03:04:05Z", "2026-01-02T04:04:05Z");
-    for (of_group, handle, expected) in [
-        (now, Some("gs"), "done"),
-        (before, Some("gs"), "member"),
-        (before, None, "status {\"readyToUse\":false}"),
+    let given = json!({"selector": null, "volumeGroupSnapshotContentName": CONTENT});
+    for (of_group, handle, is_left_out, more, expected) in [
+        (now, Some("gs"), false, json!({}), "member"),
+        (before, Some("gs"), false, json!({}), "member"),
+        (now, Some("gs"), true, json!({}), "done"),
+        (now, Some("gs"), false, json!({"source": given}), "done"),
+        (
+            before,
+            None,
+            false,
+            json!({}),
+            "status {\"readyToUse\":false}",
+        ),
     ] {
         let mut facts = with_member(None, None);
         let ready = json!({"boundVolumeGroupSnapshotContentName": CONTENT, "readyToUse": true,
             "creationTime": of_group});
-        facts.snapshot = of(group(json!({"status": ready})));
+        facts.snapshot = of(group(json!({"spec": more, "status": ready})));
         let taken = json!({"volumeGroupSnapshotHandle": handle, "readyToUse": handle.is_some(),
             "creationTime": handle.map(|_| now)});
         facts.content = Some(of(content(json!({"status": taken}))));
+        facts.own.members[0].is_left_out = is_left_out;
         expect(&facts, expected);
     }
 }
