@@ -191,7 +191,7 @@ impl Row {
             // In the same pod.
             self.can(cluster, "echo after >/data/after && sync /data/after");
         }
-        self.restage(cluster);
+        self.restage(cluster, plugin);
         cluster.delete(&objects);
     }
 
@@ -276,9 +276,18 @@ impl Row {
     }
 
     /// The next pod has what was synced, and can write.
-    fn restage(&self, cluster: &Cluster) {
+    fn restage(&self, cluster: &Cluster, plugin: &Plugin<'_>) {
         let name = self.name();
         cluster.kubectl(&["delete", "pod", &name, "--timeout=300s"]);
+        // A pod that comes before kubelet has unstaged the volume gets the mount that was there.
+        until(&name, || {
+            let listed = plugin.run(&["fault", "list"]).0;
+            let own = listed.lines().find(|line| line.contains(&*name));
+            match own.filter(|own| own.contains("needs-restage")) {
+                Some(own) => Err(own.to_owned()),
+                None => Ok(()),
+            }
+        });
         cluster.apply(&self.objects());
         cluster.pod_ready("default", &name);
         let found = self.sh(cluster, "cat /data/file && echo again >/data/again");
@@ -371,7 +380,7 @@ impl Row {
             !annotations.contains("hostloop.csi.dev/fault"),
             "{annotations}"
         );
-        self.restage(cluster);
+        self.restage(cluster, plugin);
         let clone = format!("{name}-clone");
         cluster.pod_ready("default", &clone);
         let found = cluster.exec("default", &clone, &["cat", "/data/file"]);
@@ -388,7 +397,7 @@ impl Row {
             if looks % 20 == 0 {
                 // Kubelet checks a pod's volumes when the pod changes, otherwise every minute. A mounted
                 // ext4 may need its next pod.
-                self.restage(cluster);
+                self.restage(cluster, plugin);
             }
             let claim = format!("pvc/{name}");
             let size = [
