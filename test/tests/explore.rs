@@ -104,7 +104,7 @@ async fn the_careless_writer_loses_records_and_the_careful_one_none() {
     killed(&cluster, &plugin, &job).await;
     ended(&cluster, "careless");
     walk::until_no_volume(&cluster).await;
-    plugin.uninstalls_all();
+    plugin.uninstalls_with_data().await;
     stock.assert_nothing_left(&cluster).await;
 }
 

@@ -29,10 +29,7 @@ pub(crate) async fn restores_the_same_bytes(block: &Volume<'_>, files: &Volume<'
         let (name, to) = (volume.name(), text(&dir));
         plugin.succeeds(&["backup", name, "--to", to], &["what is allocated"]);
         volume.sh(&change);
-        plugin.succeeds(
-            &["backup", name, "--to", to],
-            &["what has changed"],
-        );
+        plugin.succeeds(&["backup", name, "--to", to], &["what has changed"]);
         let backups = backups(&dir);
         let [full, next] = &backups[..] else {
             panic!("{backups:?}");
