@@ -4,14 +4,20 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::fd::OwnedFd;
 use std::path::Path;
+use std::time::Duration;
 
+use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
 
 use crate::power_cut::{CutReport, Loss};
 use crate::protocol::{Answer, DiskState, Request};
 use crate::{Error, Result, Settings, socket};
 
-/// A connection to a server. Each request waits for its answer.
+/// The longest that an answer may take, beyond the time that a disk may take to end.
+const LONGEST_ANSWER: Duration = Duration::from_secs(20);
+
+/// A connection to a server. Each request waits for its answer. After one that took too long, the
+/// connection is of no use.
 #[derive(Debug)]
 pub struct Client {
     socket: OwnedFd,
@@ -31,6 +37,7 @@ impl Client {
     fn open(path: &Path) -> rustix::io::Result<Client> {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_ANSWER))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Client {
             socket,

@@ -1,5 +1,6 @@
 //! The disk itself: its image, its write cache, and its rules. It knows nothing of FUSE.
 
+use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -72,6 +73,9 @@ pub(crate) struct Decision {
 #[derive(Debug)]
 pub(crate) struct Disk {
     pub(crate) name: String,
+    /// The inode number that `stat` shows of its file. No other disk has it, also not one that gets
+    /// the device number of this one later.
+    pub(crate) inode: u64,
     image: Image,
     size: AtomicU64,
     /// Of one without a write cache, a write reaches the image before it is acknowledged.
@@ -111,6 +115,8 @@ impl Disk {
             bytes => Some(WriteCache::new(bytes)?),
         };
         Ok(Disk {
+            // A number that neither the kernel nor users of other filesystems can choose.
+            inode: RandomState::new().hash_one(&name) | (1 << 32),
             name,
             size: image.size()?.into(),
             image,

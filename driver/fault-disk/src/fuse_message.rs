@@ -207,34 +207,34 @@ pub(crate) fn init(offer: &Offer) -> Result<Vec<u8>, String> {
 }
 
 /// The file, as LOOKUP has it.
-pub(crate) fn entry(size: u64) -> Vec<u8> {
+pub(crate) fn entry(inode: u64, size: u64) -> Vec<u8> {
     let mut answer = Vec::with_capacity(128);
     for number in [FILE, 0, VALID, VALID, 0] {
         answer.extend(number.to_ne_bytes());
     }
-    answer.extend(attributes_of(FILE, size));
+    answer.extend(attributes_of(FILE, inode, size));
     answer
 }
 
 /// Attributes, as GETATTR has them.
-pub(crate) fn attributes(node: u64, size: u64) -> Vec<u8> {
+pub(crate) fn attributes(node: u64, inode: u64, size: u64) -> Vec<u8> {
     let mut answer = Vec::with_capacity(104);
     for number in [VALID, 0] {
         answer.extend(number.to_ne_bytes());
     }
-    answer.extend(attributes_of(node, size));
+    answer.extend(attributes_of(node, inode, size));
     answer
 }
 
-fn attributes_of(node: u64, size: u64) -> Vec<u8> {
-    let (size, mode, links) = if node == ROOT {
-        (0, 0o040_700, 2)
+fn attributes_of(node: u64, inode: u64, size: u64) -> Vec<u8> {
+    let (inode, size, mode, links) = if node == ROOT {
+        (ROOT, 0, 0o040_700, 2)
     } else {
-        (size, 0o100_600, 1)
+        (inode, size, 0o100_600, 1)
     };
     let mut attributes = Vec::with_capacity(88);
-    // Node, size, blocks, and three times.
-    for number in [node, size, size / 512, 0, 0, 0] {
+    // Inode, size, blocks, and three times.
+    for number in [inode, size, size / 512, 0, 0, 0] {
         attributes.extend(number.to_ne_bytes());
     }
     // Three times, mode, links, user, group, device, block size, flags.
@@ -357,8 +357,8 @@ mod tests {
 
     #[test]
     fn answers_have_the_lengths_of_the_kernel() {
-        assert_eq!(entry(1).len(), 128);
-        assert_eq!(attributes(1, 1).len(), 104);
+        assert_eq!(entry(7, 1).len(), 128);
+        assert_eq!(attributes(1, 7, 1).len(), 104);
         assert_eq!(open().len(), 16);
         assert_eq!(filesystem(4096, 1, 1).len(), 80);
         assert_eq!(attributes_have_changed().len(), 40);

@@ -25,8 +25,8 @@ use crate::{Error, Result, Settings, socket};
 /// How long a request waits for the end of a disk.
 const LONGEST_END: Duration = Duration::from_secs(5);
 
-/// The most connections: the driver has one.
-const MOST_CONNECTIONS: usize = 8;
+/// The most connections: the driver has one for each call.
+const MOST_CONNECTIONS: usize = 32;
 
 /// The fault disks of a node.
 #[derive(Debug)]

@@ -168,8 +168,8 @@ fn perform(disk: &Disk, call: Call, slot: &mut Slot) -> Result<(), Errno> {
 fn answer_about_the_file(shared: &Shared, unique: u64, call: Call) {
     let disk = &shared.disk;
     let answer = match call {
-        Call::Lookup => Ok(fuse_message::entry(disk.size())),
-        Call::Attributes { node } => Ok(fuse_message::attributes(node, disk.size())),
+        Call::Lookup => Ok(fuse_message::entry(disk.inode, disk.size())),
+        Call::Attributes { node } => Ok(fuse_message::attributes(node, disk.inode, disk.size())),
         Call::Open => Ok(fuse_message::open()),
         Call::Close => Ok(Vec::new()),
         Call::Filesystem => disk
