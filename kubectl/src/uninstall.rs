@@ -177,7 +177,10 @@ async fn remove_all(
 fn installed(ours: &[Value]) -> Option<Installed> {
     let daemon_set = ours
         .iter()
-        .find(|object| ObjectKey::of(object).kind == "DaemonSet")?;
+        .find(|object| {
+            let key = ObjectKey::of(object);
+            (key.kind.as_str(), key.name.as_str()) == ("DaemonSet", "hostloop")
+        })?;
     Some(Installed::of(daemon_set, None))
 }
 
