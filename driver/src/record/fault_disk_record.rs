@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::kernel::FileId;
 
-/// The properties of a volume's fault disk, which each staging makes anew.
+/// The properties of a volume's fault disk. Each staging makes a new disk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FaultDiskRecord {
