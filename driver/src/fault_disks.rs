@@ -4,18 +4,29 @@
 //! says so to all that looks for the devices of the volume's image. Each call has a connection of its
 //! own, and the driver may restart at any time.
 
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::path::{Path, PathBuf};
 
 use hostloop_fault_disk::client::Client;
+use hostloop_fault_disk::power_cut::Loss;
 use hostloop_fault_disk::{Error, Result, Settings};
 
-use crate::record::FaultDiskRecord;
 use crate::record::id::VolumeId;
 
 /// The socket of the server, in the state directory of the driver.
 const SOCKET: &str = "fault-disks.sock";
+
+/// Whether a volume's disk does its work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum DiskPresence {
+    Serving,
+    /// Its power was cut: it answers nothing any more.
+    Cut,
+    /// The server does not have it.
+    Gone,
+}
 
 /// The client of the server of this node's fault disks.
 #[derive(Clone, Debug)]
@@ -32,24 +43,48 @@ impl FaultDisks {
     }
 
     /// Makes the disk of a volume, and returns the file for its loop device.
-    pub(crate) fn serve(&self, id: VolumeId, disk: &FaultDiskRecord, image: &File) -> Result<File> {
+    pub(crate) fn serve(
+        &self,
+        id: VolumeId,
+        image: &File,
+        cache_bytes: u64,
+        settings: &Settings,
+    ) -> Result<File> {
         let mut client = Client::connect(&self.socket)?;
         let name = id.to_string();
         // An earlier disk of the volume may still write its cache to the image.
         client.end(&name)?;
-        let cache_bytes = usize::try_from(disk.cache_bytes).unwrap_or(usize::MAX);
-        client.serve(&name, image, cache_bytes, &settings(disk))
+        let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
+        client.serve(&name, image, cache_bytes, settings)
     }
 
-    /// Gives the disk of a volume its limits, if it has one now.
-    pub(crate) fn set(&self, id: VolumeId, disk: &FaultDiskRecord) -> Result<()> {
-        match self.connect()? {
-            Some(mut client) => match client.set(&id.to_string(), &settings(disk)) {
-                Err(Error::NotFound(_)) => Ok(()),
-                set => set,
-            },
-            None => Ok(()),
+    /// Gives the disk of a volume these settings, if it is served now. One that has them keeps its
+    /// draws and its queues.
+    pub(crate) fn set(&self, id: VolumeId, settings: &Settings) -> Result<()> {
+        let Some(mut client) = self.connect()? else {
+            return Ok(());
+        };
+        let name = id.to_string();
+        let set = match client.state(&name) {
+            Ok(state) if state.settings == *settings => Ok(()),
+            Ok(_) => client.set(&name, settings),
+            Err(error) => Err(error),
+        };
+        match set {
+            Err(Error::NotFound(_)) => Ok(()),
+            set => set,
         }
+    }
+
+    /// Cuts the power of a volume's disk, unless that was done. The disk stays cut until it ends.
+    pub(crate) fn cut_power(&self, id: VolumeId, loss: Loss, seed: u64) -> Result<()> {
+        let mut client = Client::connect(&self.socket)?;
+        let name = id.to_string();
+        if client.state(&name)?.is_cut {
+            return Ok(());
+        }
+        let cut = client.cut_power(BTreeSet::from([name]), loss, seed);
+        cut.map(drop)
     }
 
     /// Makes the disk of a volume as large as its image.
@@ -65,14 +100,15 @@ impl FaultDisks {
         }
     }
 
-    /// True if the server has the disk of this volume. One that has restarted has lost it.
-    pub(crate) fn has(&self, id: VolumeId) -> Result<bool> {
+    /// The state of a volume's disk. A server that has restarted has lost it.
+    pub(crate) fn state(&self, id: VolumeId) -> Result<DiskPresence> {
         let Some(mut client) = self.connect()? else {
-            return Ok(false);
+            return Ok(DiskPresence::Gone);
         };
         match client.state(&id.to_string()) {
-            Ok(_) => Ok(true),
-            Err(Error::NotFound(_)) => Ok(false),
+            Ok(state) if state.is_cut => Ok(DiskPresence::Cut),
+            Ok(_) => Ok(DiskPresence::Serving),
+            Err(Error::NotFound(_)) => Ok(DiskPresence::Gone),
             Err(error) => Err(error),
         }
     }
@@ -88,12 +124,5 @@ impl FaultDisks {
             }
             Err(error) => Err(error),
         }
-    }
-}
-
-fn settings(disk: &FaultDiskRecord) -> Settings {
-    Settings {
-        limits: disk.limits,
-        ..Settings::default()
     }
 }

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 mod cut_mark;
+mod disk_settings;
 mod fault_disk_record;
 mod fault_record;
 mod growth_intent;

@@ -121,11 +121,9 @@ impl Controller {
                 disk.limits = changes.apply(disk.limits);
             }
         })?;
-        let Some(disk) = &record.fault_disk else {
-            return Ok(());
-        };
         let disks = FaultDisks::of(&self.pools.options().state_dir);
-        disks.set(record.id, disk).map_err(|error| {
+        let set = disks.set(record.id, &record.disk_settings());
+        set.map_err(|error| {
             let why = format!("the fault disk of volume {}: {error}", record.id);
             Error::FailedPrecondition(why)
         })

@@ -4,7 +4,7 @@ use std::fs::File;
 
 use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
-use crate::fault_disks::FaultDisks;
+use crate::fault_disks::{DiskPresence, FaultDisks};
 use crate::kernel::{self, file_id, loop_path};
 use crate::storage::{DiskFile, VolumeHandle, VolumeRecord};
 
@@ -26,9 +26,10 @@ impl Node {
         let Some(disk) = &record.fault_disk else {
             return Ok(None);
         };
+        let settings = record.disk_settings_without_fault();
         let file = self
             .fault_disks()
-            .serve(record.id, disk, image)
+            .serve(record.id, image, disk.cache_bytes, &settings)
             .map_err(|error| failed(record, &error))?;
         let made = DiskFile {
             file: file_id(&file)?,
@@ -97,13 +98,15 @@ impl Node {
                 record.id
             )));
         }
-        let is_there = self.fault_disks().has(record.id);
-        if is_there.map_err(|error| failed(record, &error))? {
-            return Ok(());
-        }
+        let state = self.fault_disks().state(record.id);
+        let why = match state.map_err(|error| failed(record, &error))? {
+            DiskPresence::Serving => return Ok(()),
+            DiskPresence::Cut => "has had a power cut",
+            DiskPresence::Gone => "is gone with the process that served it, which is a power cut",
+        };
         Err(Error::FailedPrecondition(format!(
-            "the fault disk of volume {} is gone with the process that served it, which is a power \
-             cut: delete the pods that use the volume, and it is staged again for the next ones",
+            "the fault disk of volume {} {why}: delete the pods that use the volume, and it is \
+             staged again for the next ones",
             record.id
         )))
     }

@@ -5,7 +5,11 @@ use std::io::{self, Write};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
 
+use hostloop_controllers::api::claim_fault::ClaimFault;
+use hostloop_controllers::claim_faults::FaultState;
+use hostloop_driver::faults;
 use hostloop_driver::inspect::fsck::examine;
 use hostloop_driver::kernel::{FsType, forget_stand_in, loop_path};
 use hostloop_driver::storage::{Access, FaultDiskRecord, NewVolume, Source, VolumeId};
@@ -282,12 +286,8 @@ fn a_snapshot_has_the_write_cache_unless_it_is_a_power_cut() {
     let _server = DiskServer::start(&rig);
     let id = volume(&rig, Access::Block, 4 * MI);
     rig.stage(id, "b", &block()).unwrap();
-    let device = File::options()
-        .write(true)
-        .custom_flags(libc::O_DIRECT)
-        .open(loop_path(rig.device(id).minor))
-        .unwrap();
-    write_block(&device, 5);
+    let device = open_direct(&rig, id);
+    write_block(&device, 5).unwrap();
     let pools = &rig.node.pools;
     let cut = pools.create_powercut(&id, "cut", &Default::default());
     let frozen = pools.create_snapshot(&id, "frozen", &Default::default());
@@ -306,11 +306,104 @@ fn a_snapshot_has_the_write_cache_unless_it_is_a_power_cut() {
     assert_eq!(client(&rig).list().unwrap(), [] as [String; 0]);
 }
 
-/// Writes the first block of a device, which must be aligned in memory, too.
-fn write_block(device: &File, byte: u8) {
-    #[repr(align(4096))]
-    struct Block([u8; 4096]);
-    device.write_all_at(&Block([byte; 4096]).0, 0).unwrap();
+/// A block for direct I/O, which must be aligned in memory, too.
+#[repr(align(4096))]
+struct Block([u8; 4096]);
+
+/// Writes the first block of a device.
+fn write_block(device: &File, byte: u8) -> io::Result<()> {
+    device.write_all_at(&Block([byte; 4096]).0, 0)
+}
+
+/// Reads the first byte of a device.
+fn read_block(device: &File) -> io::Result<u8> {
+    let mut block = Block([0; 4096]);
+    device.read_exact_at(&mut block.0, 0)?;
+    Ok(block.0[0])
+}
+
+/// The device of a volume, without page cache.
+fn open_direct(rig: &Rig, id: VolumeId) -> File {
+    File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_DIRECT)
+        .open(loop_path(rig.device(id).minor))
+        .unwrap()
+}
+
+/// Reconciles a volume with an annotation.
+fn ask(rig: &Rig, id: VolumeId, annotation: Option<&str>) -> FaultState {
+    let wanted = annotation.map(|text| ClaimFault::parse(text).unwrap());
+    let report = faults::reconcile(&rig.node.pools, &id.to_string(), wanted.as_ref());
+    report.unwrap().state
+}
+
+#[test]
+fn a_claim_makes_operations_fail_and_wait() {
+    let (rig, _server) = rig();
+    let id = volume(&rig, Access::Block, 0);
+    rig.stage(id, "b", &block()).unwrap();
+    let device = open_direct(&rig, id);
+    write_block(&device, 1).unwrap();
+    for (fault, errno) in [
+        ("eio,op=write", libc::EIO),
+        ("enospc,op=write,share=1", libc::ENOSPC),
+    ] {
+        assert_eq!(ask(&rig, id, Some(fault)), FaultState::Active, "{fault}");
+        let failed = write_block(&device, 2).unwrap_err();
+        assert_eq!(failed.raw_os_error(), Some(errno), "{fault}");
+        assert_eq!(read_block(&device).unwrap(), 1, "{fault}");
+        assert_eq!(rig.reasons(id), ["FaultInjected"], "{fault}");
+        assert_eq!(ask(&rig, id, None), FaultState::Healed, "{fault}");
+    }
+    let delay = Duration::from_millis(300);
+    assert_eq!(ask(&rig, id, Some("slow=300ms")), FaultState::Active);
+    let begin = Instant::now();
+    write_block(&device, 3).unwrap();
+    assert!(begin.elapsed() >= delay, "{:?}", begin.elapsed());
+    // Limits and faults are of one disk, and change apart from each other.
+    rig.modify(&id.to_string(), "wiops=1000").unwrap();
+    let settings = client(&rig).state(&id.to_string()).unwrap().settings;
+    assert_eq!(
+        (settings.rules.len(), settings.limits.wiops),
+        (1, Some(1000))
+    );
+    assert_eq!(ask(&rig, id, None), FaultState::Healed);
+    let settings = client(&rig).state(&id.to_string()).unwrap().settings;
+    assert_eq!(
+        (settings.rules.len(), settings.limits.wiops),
+        (0, Some(1000))
+    );
+    drop(device);
+    rig.unstage_patiently(id, "b");
+    assert_ended(&rig, id);
+}
+
+#[test]
+fn a_power_cut_of_the_disk_loses_its_write_cache() {
+    let (rig, _server) = rig();
+    let id = volume(&rig, Access::Block, 4 * MI);
+    rig.stage(id, "b", &block()).unwrap();
+    let device = open_direct(&rig, id);
+    write_block(&device, 5).unwrap();
+    device.sync_all().unwrap();
+    write_block(&device, 6).unwrap();
+    let cut = Some("powercut,loss=all");
+    assert_eq!(ask(&rig, id, cut), FaultState::Active);
+    assert!(write_block(&device, 7).is_err());
+    assert_eq!(rig.reasons(id), ["FaultInjected"]);
+    assert_eq!(ask(&rig, id, cut), FaultState::Over);
+    drop(device);
+    let refused = rig.stage(id, "b", &block()).unwrap_err();
+    assert!(refused.to_string().contains("power cut"), "{refused}");
+    assert_eq!(ask(&rig, id, None), FaultState::NeedsRestage);
+    rig.unstage_patiently(id, "b");
+    assert_ended(&rig, id);
+    rig.stage(id, "b", &block()).unwrap();
+    assert_eq!(read_block(&open_direct(&rig, id)).unwrap(), 5);
+    rig.unstage_patiently(id, "b");
+    assert_ended(&rig, id);
 }
 
 #[test]
