@@ -186,6 +186,11 @@ impl FaultKind {
         }
     }
 
+    /// True for a fault that only volumes on fault disks can have.
+    pub fn is_of_fault_disks(self) -> bool {
+        self.operations().is_some() || matches!(self, FaultKind::DiskCut(_))
+    }
+
     /// The fault with these fields, as far as it has them.
     fn with(self, taken: DiskOperations, loss: Option<DiskLoss>) -> FaultKind {
         match self {

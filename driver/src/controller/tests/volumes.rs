@@ -69,6 +69,7 @@ fn a_fault_disk_needs_the_flag_and_limits_need_a_fault_disk() {
         ("faultDiskCache=1048576", r#"parameters["faultDiskCache"]"#),
         ("faultDisk=true riops=1", r#"parameters["riops"]"#),
         ("wbps=1048576", "parameters"),
+        ("fault=eio", r#"parameters["fault"]"#),
     ] {
         let request = create_request_with("pvc-1", text);
         assert_answer(bench.try_create(request), field);
