@@ -26,6 +26,7 @@ struct DiskServer(Child);
 
 impl DiskServer {
     fn start(rig: &Rig) -> DiskServer {
+        fs::create_dir_all(&rig.options.state_dir).unwrap();
         let socket = socket(rig);
         let mut command = command(env!("CARGO_BIN_EXE_hostloop"));
         command
