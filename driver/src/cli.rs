@@ -18,6 +18,7 @@ use crate::storage::config;
 mod cuts;
 mod delete;
 mod events;
+mod fault_disks;
 mod faults;
 mod feature_flags;
 mod host_path;
@@ -33,6 +34,7 @@ mod watch;
 pub use cuts::{CutsArgs, CutsCommand, TakeCutsArgs};
 pub use delete::DeleteArgs;
 pub use events::{EventsArgs, EventsSocket};
+pub use fault_disks::FaultDisksArgs;
 pub use faults::FaultRulesArgs;
 pub use feature_flags::FeatureFlags;
 pub use host_path::HostPathLine;
@@ -44,7 +46,7 @@ pub use sidecar_line::{SidecarLine, SidecarLineError};
 pub use tips::with_tips;
 pub(crate) use values::is_label_value;
 pub use values::{Cap, HttpEndpoint, Segment};
-pub use watch::{LogFormat, WatchArgs};
+pub use watch::{LogArgs, LogFormat, WatchArgs};
 
 const CLIENT: &str = "\
 These commands act on this node. `kubectl hostloop`, the client of a cluster, installs hostloop, and
@@ -77,6 +79,8 @@ pub enum Command {
     Controllers(Box<ControllersArgs>),
     /// Pass the calls of any CSI driver through: record them, and make them fail by rules
     Proxy(Box<ProxyArgs>),
+    /// Serve the disks that fail on request, of volumes with faultDisk in their class
+    FaultDisks(FaultDisksArgs),
     /// Show pools, volumes, snapshots, loop devices and mounts, and those without an owner
     Status(StatusArgs),
     /// Check the records of the pools against disk and kernel, and repair them on request

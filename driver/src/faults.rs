@@ -17,6 +17,7 @@ use crate::storage::{self, Pools, VolumeHandle};
 mod decide;
 mod effects;
 mod error;
+mod fault_disk;
 mod frozen;
 mod full;
 mod offered;

@@ -271,6 +271,7 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
         | Problem::OtherDevice { .. }
         | Problem::ReadOnlyDeviceLost { .. } => (Inaccessible, "LoopDeviceLost"),
         Problem::NotMounted { staging: false, .. } => (Inaccessible, "NotMounted"),
+        Problem::FaultDiskGone => (Inaccessible, "FaultDiskGone"),
         Problem::FilesystemShutDown => (Inaccessible, "FilesystemShutDown"),
         Problem::FilesystemReadOnly => (Inaccessible, "FilesystemReadOnly"),
         Problem::FilesystemErrors(_) => (Degraded, "FilesystemErrors"),

@@ -23,6 +23,7 @@ pub mod cli;
 pub mod controller;
 pub mod csi;
 pub mod diagnose;
+mod fault_disks;
 pub mod faults;
 pub mod grpc;
 pub mod health;

@@ -58,6 +58,10 @@ fn perform(command: Command) -> anyhow::Result<ExitCode> {
             serve::proxy(&args).context("proxy")?;
             Ok(ExitCode::SUCCESS)
         }
+        Command::FaultDisks(args) => {
+            serve::fault_disks(&args).context("fault-disks")?;
+            Ok(ExitCode::SUCCESS)
+        }
         Command::Status(options) => status::run(&options).context("status"),
         Command::Fsck(options) => Ok(fsck::run(&options)),
         Command::Delete(args) => delete::run(&args).context("delete"),

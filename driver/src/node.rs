@@ -9,6 +9,7 @@ mod btrfs_devices;
 mod detach_loop;
 mod ephemeral;
 mod expand;
+mod fault_disk;
 mod format_at_stage;
 mod fs_group;
 mod grow;

@@ -10,12 +10,15 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 mod cut_mark;
+mod disk_settings;
+mod fault_disk_record;
 mod fault_record;
 mod growth_intent;
 pub mod id;
 mod unusable_record;
 
 pub use cut_mark::CutMark;
+pub use fault_disk_record::{DiskFile, FaultDiskRecord};
 pub use fault_record::FaultRecord;
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
@@ -128,6 +131,10 @@ pub struct VolumeRecord {
     /// The fault that the volume has, or has had, because its claim asks for it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault: Option<Box<FaultRecord>>,
+    /// The fault disk that stands between the image and the loop device, if there is one. Earlier
+    /// builds can't read a record that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fault_disk: Option<Box<FaultDiskRecord>>,
 }
 
 impl VolumeRecord {
@@ -306,6 +313,9 @@ pub struct Stage {
     pub minor: Option<u32>,
     /// Targets published through a second, read-only loop device: target path to its minor.
     pub read_only_loops: BTreeMap<PathBuf, u32>,
+    /// The file of the fault disk, written before the loop device is attached to it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub disk: Option<DiskFile>,
 }
 
 /// A freeze of the volume's filesystem, recorded from before the freeze until after the thaw.

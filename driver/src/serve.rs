@@ -1,4 +1,4 @@
-//! `hostloop serve`, `run`, `controllers` and `proxy`: what runs, in which order it starts, and how
+//! `hostloop serve`, `run`, `controllers`, `proxy` and `fault-disks`: what runs, in which order it starts, and how
 //! it stops.
 //!
 //! Start: check the arguments and the machine, then open and recover the pools in parallel, for at
@@ -39,6 +39,7 @@ mod cuts;
 mod descriptors;
 mod error;
 mod events;
+mod fault_disks;
 mod http_endpoint;
 mod logging;
 mod otlp;
@@ -56,6 +57,7 @@ use process::{GRACE, fault_injector, follow_faults, listen, show};
 use signals::Signals;
 
 pub use error::Error;
+pub use fault_disks::fault_disks;
 
 /// Maximum number of blocking threads. `grpc::pool_threads` limits how many are used. This limit is
 /// far above that, so threads held by a hanging pool never make other work wait.
@@ -77,7 +79,7 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
 /// Runs the controllers in front of a driver until a signal comes.
 pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
-    logging::start(&args.watch)?;
+    logging::start(&args.watch.log)?;
     descriptors::raise();
     let runtime = runtime()?;
     let ran = runtime.block_on(controllers::alone(args));
@@ -87,7 +89,7 @@ pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
 
 /// Passes calls to a driver until a signal comes. Needs neither root nor pools.
 pub fn proxy(args: &ProxyArgs) -> Result<(), Error> {
-    logging::start(&args.watch)?;
+    logging::start(&args.watch.log)?;
     descriptors::raise();
     let runtime = runtime()?;
     let ran = runtime.block_on(proxy::run(args));
@@ -111,7 +113,7 @@ fn serve_with(
     labels: &[String],
     controllers: Option<&ControllerArgs>,
 ) -> Result<(), Error> {
-    logging::start(&args.watch)?;
+    logging::start(&args.watch.log)?;
     descriptors::raise();
     let settings = ServeSettings::read(args, labels, preflight::hostname)?;
     // Before the pools are touched: another driver may be using them.

@@ -60,7 +60,7 @@ pub use crate::record::id::{
     ExplorationId, GroupId, PoolId, SnapshotId, VolumeHandle, VolumeId, pool_named_in,
 };
 pub use crate::record::{
-    Access, AccessMode, Capability, Consistency, CutMark, Format, FreezeIntent, GroupRecord,
-    GrowthIntent, Provisioning, Publication, Settings, SnapshotRecord, Source, Stage, VolumeRecord,
-    VolumeSize,
+    Access, AccessMode, Capability, Consistency, CutMark, DiskFile, FaultDiskRecord, Format,
+    FreezeIntent, GroupRecord, GrowthIntent, Provisioning, Publication, Settings, SnapshotRecord,
+    Source, Stage, VolumeRecord, VolumeSize,
 };

@@ -175,9 +175,10 @@ async fn remove_all(
 
 /// What the installed DaemonSet says about the nodes.
 fn installed(ours: &[Value]) -> Option<Installed> {
-    let daemon_set = ours
-        .iter()
-        .find(|object| ObjectKey::of(object).kind == "DaemonSet")?;
+    let daemon_set = ours.iter().find(|object| {
+        let key = ObjectKey::of(object);
+        (key.kind.as_str(), key.name.as_str()) == ("DaemonSet", "hostloop")
+    })?;
     Some(Installed::of(daemon_set, None))
 }
 

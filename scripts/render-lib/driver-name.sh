@@ -112,7 +112,7 @@ check_names() {
           die "the component $component does not go with csi-hostpath: it has hostloop's own names." \
             "Leave one out"
         ;;
-      attach | faults | image-pool) ;;
+      attach | image-pool) ;;
       *)
         [ -z "$renamed" ] ||
           die "the component $component goes by hostloop's own names, which $renamed has changed:" \

@@ -2,7 +2,8 @@
 //! parameter [`CLASS_PARAMETER`] of a class has the same form, and is for its claims without one.
 //!
 //! The first word is the fault. `for` limits how long it lasts, and every fault has a maximum. The
-//! seed tells a repetition from the fault before it.
+//! seed tells a repetition from the fault before it. Faults of fault disks have further fields: `op`,
+//! `share` and `loss`.
 
 use std::fmt;
 use std::time::Duration;
@@ -30,6 +31,89 @@ const USUAL_FROZEN: Duration = Duration::from_secs(30);
 /// The longest time that a filesystem stays frozen.
 const MAX_FROZEN: Duration = Duration::from_secs(300);
 
+/// The longest delay of an operation of a disk.
+const MAX_DELAY: Duration = Duration::from_secs(30);
+/// With a longer delay, a disk may block sync(2) of the whole node for long.
+const SHORT_DELAY: Duration = Duration::from_secs(1);
+
+/// An operation of a fault disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DiskOperation {
+    Read,
+    Write,
+    Flush,
+    Discard,
+}
+
+impl DiskOperation {
+    const ALL: [DiskOperation; 4] = [
+        DiskOperation::Read,
+        DiskOperation::Write,
+        DiskOperation::Flush,
+        DiskOperation::Discard,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            DiskOperation::Read => "read",
+            DiskOperation::Write => "write",
+            DiskOperation::Flush => "flush",
+            DiskOperation::Discard => "discard",
+        }
+    }
+}
+
+/// The operations of a fault disk that a fault takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct DiskOperations {
+    /// Of this kind; `None` for all.
+    pub only: Option<DiskOperation>,
+    /// The share of these that it takes, in millionths.
+    pub share_ppm: u32,
+}
+
+impl DiskOperations {
+    /// All of them.
+    pub const ALL: DiskOperations = DiskOperations {
+        only: None,
+        share_ppm: WHOLE,
+    };
+}
+
+/// All operations, in millionths.
+const WHOLE: u32 = 1_000_000;
+
+/// What becomes of the writes that a fault disk has not flushed when its power is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DiskLoss {
+    /// All are lost.
+    All,
+    /// About half are lost, in any order.
+    Some,
+    /// Some are there in parts, of 4,096 bytes.
+    TornBlocks,
+    /// Some are there in parts, of 512 bytes.
+    TornSectors,
+}
+
+impl DiskLoss {
+    const ALL: [DiskLoss; 4] = [
+        DiskLoss::All,
+        DiskLoss::Some,
+        DiskLoss::TornBlocks,
+        DiskLoss::TornSectors,
+    ];
+
+    fn name(self) -> &'static str {
+        match self {
+            DiskLoss::All => "all",
+            DiskLoss::Some => "some",
+            DiskLoss::TornBlocks => "torn-blocks",
+            DiskLoss::TornSectors => "torn-sectors",
+        }
+    }
+}
+
 /// What a fault does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FaultKind {
@@ -45,6 +129,14 @@ pub enum FaultKind {
     ReadOnly,
     /// The filesystem has no free room.
     Full,
+    /// Operations of a fault disk fail with EIO.
+    Eio(DiskOperations),
+    /// Operations of a fault disk fail with ENOSPC.
+    NoSpace(DiskOperations),
+    /// Operations of a fault disk are answered this much later.
+    Slow(Duration, DiskOperations),
+    /// The power of a fault disk is cut, and what it has not flushed is lost like this.
+    DiskCut(DiskLoss),
 }
 
 impl FaultKind {
@@ -53,36 +145,76 @@ impl FaultKind {
         match self {
             FaultKind::Gone => "gone",
             FaultKind::EioFrom(_) => "eio-from",
-            FaultKind::Powercut => "powercut",
+            FaultKind::Powercut | FaultKind::DiskCut(_) => "powercut",
             FaultKind::Frozen => "frozen",
             FaultKind::ReadOnly => "readonly",
             FaultKind::Full => "full",
+            FaultKind::Eio(_) => "eio",
+            FaultKind::NoSpace(_) => "enospc",
+            FaultKind::Slow(..) => "slow",
         }
     }
 
     /// The words of all faults, for completion: what follows a `=` is missing.
-    pub const WORDS: [&str; 6] = [
+    pub const WORDS: [&str; 9] = [
         "gone",
         "eio-from=",
         "powercut",
         "frozen",
         "readonly",
         "full",
+        "eio",
+        "enospc",
+        "slow=",
     ];
 
     /// The forms of all faults, for messages.
     fn forms() -> String {
-        FaultKind::WORDS.join(", ").replace('=', "=OFFSET")
+        let words = FaultKind::WORDS.join(", ");
+        words
+            .replace("eio-from=", "eio-from=OFFSET")
+            .replace("slow=", "slow=DELAY")
+    }
+
+    /// The operations that it takes; `None` for a fault that is not of single operations.
+    fn operations(self) -> Option<DiskOperations> {
+        match self {
+            FaultKind::Eio(taken) | FaultKind::NoSpace(taken) | FaultKind::Slow(_, taken) => {
+                Some(taken)
+            }
+            _ => None,
+        }
+    }
+
+    /// True for a fault that only volumes on fault disks can have.
+    pub fn is_of_fault_disks(self) -> bool {
+        self.operations().is_some() || matches!(self, FaultKind::DiskCut(_))
+    }
+
+    /// The fault with these fields, as far as it has them.
+    fn with(self, taken: DiskOperations, loss: Option<DiskLoss>) -> FaultKind {
+        match self {
+            FaultKind::Eio(_) => FaultKind::Eio(taken),
+            FaultKind::NoSpace(_) => FaultKind::NoSpace(taken),
+            FaultKind::Slow(delay, _) => FaultKind::Slow(delay, taken),
+            FaultKind::Powercut => loss.map_or(FaultKind::Powercut, FaultKind::DiskCut),
+            other => other,
+        }
     }
 
     /// The usual and the longest time; `None` for a fault that happens at one instant.
     fn times(self) -> Option<(Duration, Duration)> {
         match self {
-            FaultKind::Powercut => None,
+            FaultKind::Powercut | FaultKind::DiskCut(_) => None,
             FaultKind::Frozen => Some((USUAL_FROZEN, MAX_FROZEN)),
-            FaultKind::Gone | FaultKind::EioFrom(_) | FaultKind::ReadOnly | FaultKind::Full => {
-                Some((USUAL, MAX))
-            }
+            FaultKind::Slow(delay, _) if delay > SHORT_DELAY => Some((USUAL_FROZEN, MAX_FROZEN)),
+            FaultKind::Gone
+            | FaultKind::EioFrom(_)
+            | FaultKind::ReadOnly
+            | FaultKind::Full
+            | FaultKind::Eio(_)
+            | FaultKind::NoSpace(_)
+            | FaultKind::Slow(..) => Some((USUAL, MAX)),
         }
     }
 }
@@ -104,7 +236,10 @@ pub enum ClaimFaultError {
     TooLong,
     #[error("unknown fault {0:?}; there are {names}", names = FaultKind::forms())]
     Unknown(String),
-    #[error("unknown field {0:?}; there are for=DURATION and seed=NUMBER")]
+    #[error(
+        "unknown field {0:?}; there are for=DURATION and seed=NUMBER, of eio, enospc and slow also \
+         op=OPERATION and share=NUMBER, and of powercut loss=LOSS"
+    )]
     UnknownField(String),
     #[error("{0}: it is there twice")]
     Twice(&'static str),
@@ -125,17 +260,32 @@ impl ClaimFault {
         }
         let mut words = text.split(',').map(str::trim);
         let kind = kind(words.next().unwrap_or_default())?;
+        let has_operations = kind.operations().is_some();
         let (mut lasts, mut seed) = (None, None);
+        let (mut only, mut share, mut loss) = (None, None, None);
         for word in words {
             match word.split_once('=') {
                 Some(("for", value)) => set(&mut lasts, "for", time(kind, value)?)?,
                 Some(("seed", value)) => set(&mut seed, "seed", number(value)?)?,
+                Some(("op", value)) if has_operations => {
+                    set(&mut only, "op", operation(value)?)?;
+                }
+                Some(("share", value)) if has_operations => {
+                    set(&mut share, "share", share_ppm(value)?)?;
+                }
+                Some(("loss", value)) if kind == FaultKind::Powercut => {
+                    set(&mut loss, "loss", loss_named(value)?)?;
+                }
                 _ => return Err(ClaimFaultError::UnknownField(word.to_owned())),
             }
         }
         let usual = kind.times().map(|(usual, _)| usual);
+        let taken = DiskOperations {
+            only,
+            share_ppm: share.unwrap_or(WHOLE),
+        };
         Ok(ClaimFault {
-            kind,
+            kind: kind.with(taken, loss),
             lasts: lasts.or(usual),
             seed: seed.unwrap_or(0),
         })
@@ -147,8 +297,10 @@ impl ClaimFault {
         let name = format!("fault {self}");
         message.match_indices(name.as_str()).any(|(at, _)| {
             let rest = &message[at + name.len()..];
-            // Another seed is another fault.
-            !rest.starts_with(",seed=") && !rest.starts_with(|c: char| c.is_ascii_digit())
+            // Another seed is another fault, and so is another loss.
+            !rest.starts_with(",seed=")
+                && !rest.starts_with(",loss=")
+                && !rest.starts_with(|c: char| c.is_ascii_digit())
         })
     }
 }
@@ -159,6 +311,24 @@ impl fmt::Display for ClaimFault {
         f.write_str(self.kind.name())?;
         if let FaultKind::EioFrom(offset) = self.kind {
             write!(f, "={offset}")?;
+        }
+        if let FaultKind::Slow(delay, _) = self.kind {
+            write!(f, "={}s", delay.as_secs_f64())?;
+        }
+        if let FaultKind::DiskCut(loss) = self.kind {
+            write!(f, ",loss={}", loss.name())?;
+        }
+        if let Some(taken) = self.kind.operations() {
+            if let Some(only) = taken.only {
+                write!(f, ",op={}", only.name())?;
+            }
+            if taken.share_ppm != WHOLE {
+                write!(
+                    f,
+                    ",share={}",
+                    f64::from(taken.share_ppm) / f64::from(WHOLE)
+                )?;
+            }
         }
         if let Some(lasts) = self.lasts {
             write!(f, ",for={}s", lasts.as_secs_f64())?;
@@ -173,12 +343,15 @@ impl fmt::Display for ClaimFault {
 fn kind(word: &str) -> Result<FaultKind, ClaimFaultError> {
     Ok(match word.split_once('=') {
         Some(("eio-from", value)) => FaultKind::EioFrom(offset(value)?),
+        Some(("slow", value)) => FaultKind::Slow(delay(value)?, DiskOperations::ALL),
         None => match word {
             "gone" => FaultKind::Gone,
             "powercut" => FaultKind::Powercut,
             "frozen" => FaultKind::Frozen,
             "readonly" => FaultKind::ReadOnly,
             "full" => FaultKind::Full,
+            "eio" => FaultKind::Eio(DiskOperations::ALL),
+            "enospc" => FaultKind::NoSpace(DiskOperations::ALL),
             _ => return Err(ClaimFaultError::Unknown(word.to_owned())),
         },
         Some(_) => return Err(ClaimFaultError::Unknown(word.to_owned())),
@@ -213,6 +386,42 @@ fn offset(value: &str) -> Result<u64, ClaimFaultError> {
     }
 }
 
+fn delay(value: &str) -> Result<Duration, ClaimFaultError> {
+    match duration::parse(value) {
+        Ok(delay) if delay.as_micros() > 0 && delay <= MAX_DELAY => Ok(delay),
+        Ok(_) => {
+            let why = format!("is not from 1 µs to {} s", MAX_DELAY.as_secs());
+            Err(wrong("slow", value, why))
+        }
+        Err(_) => Err(wrong("slow", value, "is not a duration such as 20ms or 1s")),
+    }
+}
+
+fn operation(value: &str) -> Result<DiskOperation, ClaimFaultError> {
+    let named = DiskOperation::ALL
+        .into_iter()
+        .find(|one| one.name() == value);
+    named.ok_or_else(|| wrong("op", value, "is none of read, write, flush and discard"))
+}
+
+fn share_ppm(value: &str) -> Result<u32, ClaimFaultError> {
+    let is_plain = value
+        .bytes()
+        .all(|byte| byte.is_ascii_digit() || byte == b'.');
+    let share = value.parse::<f64>().ok().filter(|_| is_plain);
+    let ppm = share.map(|share| (share * f64::from(WHOLE)).round() as u32);
+    ppm.filter(|ppm| (1..=WHOLE).contains(ppm))
+        .ok_or_else(|| wrong("share", value, "is not a number above 0 and up to 1"))
+}
+
+fn loss_named(value: &str) -> Result<DiskLoss, ClaimFaultError> {
+    let named = DiskLoss::ALL.into_iter().find(|one| one.name() == value);
+    named.ok_or_else(|| {
+        let why = "is none of all, some, torn-blocks and torn-sectors";
+        wrong("loss", value, why)
+    })
+}
+
 fn time(kind: FaultKind, value: &str) -> Result<Duration, ClaimFaultError> {
     let Some((_, max)) = kind.times() else {
         let why = format!("has no meaning: {} happens at one instant", kind.name());
@@ -244,6 +453,13 @@ mod tests {
             kind,
             lasts: seconds.map(Duration::from_secs),
             seed,
+        }
+    }
+
+    fn taken(only: DiskOperation, share_ppm: u32) -> DiskOperations {
+        DiskOperations {
+            only: Some(only),
+            share_ppm,
         }
     }
 
@@ -285,6 +501,38 @@ mod tests {
                 fault(ReadOnly, Some(600), 0),
                 "readonly,for=600s",
             ),
+            (
+                "eio",
+                fault(Eio(DiskOperations::ALL), Some(600), 0),
+                "eio,for=600s",
+            ),
+            (
+                "enospc,share=0.1,op=write,for=5m,seed=3",
+                fault(NoSpace(taken(DiskOperation::Write, 100_000)), Some(300), 3),
+                "enospc,op=write,share=0.1,for=300s,seed=3",
+            ),
+            (
+                "slow=20ms,op=flush",
+                fault(
+                    Slow(
+                        Duration::from_millis(20),
+                        taken(DiskOperation::Flush, WHOLE),
+                    ),
+                    Some(600),
+                    0,
+                ),
+                "slow=0.02s,op=flush,for=600s",
+            ),
+            (
+                "slow=30s",
+                fault(Slow(MAX_DELAY, DiskOperations::ALL), Some(30), 0),
+                "slow=30s,for=30s",
+            ),
+            (
+                "powercut,loss=torn-sectors,seed=2",
+                fault(DiskCut(DiskLoss::TornSectors), None, 2),
+                "powercut,loss=torn-sectors,seed=2",
+            ),
         ] {
             let read = ClaimFault::parse(text);
             assert_eq!(read, Ok(expected), "{text:?}");
@@ -298,7 +546,11 @@ mod tests {
     #[test]
     fn every_word_begins_a_fault() {
         for word in FaultKind::WORDS {
-            let value = if word.ends_with('=') { "4Ki" } else { "" };
+            let value = match word {
+                "eio-from=" => "4Ki",
+                "slow=" => "1ms",
+                _ => "",
+            };
             let fault = ClaimFault::parse(&format!("{word}{value}")).unwrap();
             assert_eq!(fault.kind.name(), word.trim_end_matches('='));
         }
@@ -322,6 +574,16 @@ mod tests {
                 "powercut",
                 "has had the fault powercut,seed=1: delete",
                 false,
+            ),
+            (
+                "powercut",
+                "has had the fault powercut,loss=all: delete",
+                false,
+            ),
+            (
+                "powercut,loss=all",
+                "has had the fault powercut,loss=all: delete",
+                true,
             ),
             (
                 "powercut",
@@ -359,6 +621,19 @@ mod tests {
             ("gone,for=0s", "for: \"0s\" lasts for an instant only"),
             ("gone,for=25h", "for: \"25h\" is longer than 86400 s"),
             ("frozen,for=6m", "for: \"6m\" is longer than 300 s"),
+            ("slow", "unknown fault \"slow\""),
+            ("slow=0s", "slow: \"0s\" is not from 1 µs to 30 s"),
+            ("slow=31s", "slow: \"31s\" is not from 1 µs to 30 s"),
+            ("slow=5", "slow: \"5\" is not a duration"),
+            ("slow=2s,for=6m", "for: \"6m\" is longer than 300 s"),
+            ("eio,op=seek", "op: \"seek\" is none of read"),
+            ("eio,share=0", "share: \"0\" is not a number above 0"),
+            ("eio,share=1.5", "share: \"1.5\" is not a number above 0"),
+            ("eio,share=-1", "share: \"-1\" is not a number above 0"),
+            ("eio,share=1,share=1", "share: it is there twice"),
+            ("gone,op=read", "unknown field \"op=read\""),
+            ("frozen,loss=all", "unknown field \"loss=all\""),
+            ("powercut,loss=none", "loss: \"none\" is none of all"),
             (
                 "powercut,for=1s",
                 "for: \"1s\" has no meaning: powercut happens",

@@ -36,6 +36,7 @@ mod option_value;
 pub mod reflink_support;
 pub mod shared_dir;
 mod shared_table;
+mod stand_ins;
 pub mod under_way;
 pub mod wanted;
 
@@ -64,6 +65,7 @@ pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use mounts::{MountSpec, Mounts};
 pub use shared_table::{Keyed, SharedTable};
+pub use stand_ins::{forget_stand_in, image_of, stand_in};
 
 /// The logical block size of every loop device and the unit of every volume's size, in bytes.
 ///

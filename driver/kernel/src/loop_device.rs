@@ -6,12 +6,15 @@ use std::ops::Deref;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 
+use serde::{Deserialize, Serialize};
+
 use super::{BLOCK_SIZE, Error, Keyed, LOOP_MAJOR, Result, SharedTable};
 
 /// Identifies the file behind a loop device by what never changes: device and inode number.
 ///
 /// A path is not enough: the same file has another path in another mount namespace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct FileId {
     /// Device number, as `stat` gives it in `st_dev`.
     pub dev: u64,
@@ -85,8 +88,9 @@ pub fn loop_names<'a>(loops: impl IntoIterator<Item = &'a LoopInfo>) -> String {
 pub struct LoopInfo {
     /// N of `/dev/loopN`.
     pub minor: u32,
-    /// The backing file. For a loop over a block device: the inode of the device node. `None` if
-    /// the kernel does not report it, because the file's filesystem has shut down or hangs.
+    /// The backing file, or the image that it stands in for. For a loop over a block device: the
+    /// inode of the device node. `None` if the kernel does not report it, because the file's
+    /// filesystem has shut down or hangs.
     pub backing: Option<FileId>,
     /// `st_rdev` of the backing file where that is a block device (a loop over a loop), else 0.
     pub backing_rdev: u64,
@@ -178,9 +182,12 @@ fn is_sibling(a: &str, b: &str) -> bool {
     a != b && form(a).is_some() && form(a) == form(b)
 }
 
-/// The name of the directory that contains this file.
+/// The name of the directory that contains this file. The file of a fault disk is in the root
+/// directory of its filesystem, and has the name itself.
 fn directory_name(path: &str) -> Option<&str> {
-    Path::new(path).parent()?.file_name()?.to_str()
+    let path = Path::new(path);
+    let directory = path.parent()?.file_name();
+    directory.or_else(|| path.file_name())?.to_str()
 }
 
 /// Loop devices in the order of their minors.
@@ -419,6 +426,8 @@ mod tests {
             ("/pool/volumes/vol-aa-11/below/image", true),
             ("/dev/loop5", true),
             ("/image", true),
+            ("/vol-aa-11", true),
+            ("/vol-aa-22", false),
             ("", true),
         ];
         for (path, needed) in table {

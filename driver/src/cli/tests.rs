@@ -174,7 +174,7 @@ fn flags_of_host_path_manifests_are_taken() {
                  --enable-snapshot-metadata --snapshot-metadata-block-type=VARIABLE_LENGTH";
     let flags: Vec<_> = flags.split_whitespace().collect();
     let args = serve(&flags.join(" ")).unwrap();
-    assert_eq!(args.watch.verbosity, Some(5));
+    assert_eq!(args.watch.log.verbosity, Some(5));
     assert_eq!(args.volumes.mutable_parameters, ["x", "y"]);
     assert_eq!(args.volumes.metadata_blocks, BlockType::Variable);
 }

@@ -6,10 +6,10 @@ use hostloop_events::otlp::Address;
 use super::events::EventsSocket;
 use super::values::HttpEndpoint;
 
-/// Logging, metrics and health endpoints.
+/// Logging.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Logging and HTTP")]
-pub struct WatchArgs {
+pub struct LogArgs {
     /// The format of log lines
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     pub log_format: LogFormat,
@@ -22,6 +22,15 @@ pub struct WatchArgs {
     /// The verbosity flag of Go programs, for existing manifests: 5 and above means debug.
     #[arg(long = "v", value_name = "N", hide = true)]
     pub verbosity: Option<u8>,
+}
+
+/// Logging, metrics and health endpoints.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Logging and HTTP")]
+pub struct WatchArgs {
+    /// Logging.
+    #[command(flatten)]
+    pub log: LogArgs,
 
     /// Serve /metrics and /healthz here, as HOST:PORT or :PORT [default: not served]
     #[arg(long, value_name = "ADDRESS")]

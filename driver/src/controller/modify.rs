@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use hostloop_proto::csi;
 
-use super::parameters::{self, SettingsChange};
+use super::parameters::{self, LimitsChange, SettingsChange};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
+use crate::fault_disks::FaultDisks;
 use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
 use crate::storage::{self, Provisioning, Settings, VolumeRecord};
 
@@ -73,6 +74,9 @@ impl Controller {
         let accepted = &self.config.mutable_parameters;
         let changes = parameters::mutable(&req.mutable_parameters, accepted)?;
         let settings = changes.modify(&record.settings)?;
+        if record.fault_disk.is_none() && !changes.limits.is_empty() {
+            return Err(changes.limits.refused("mutable_parameters").into());
+        }
         Ok((record, changes, settings))
     }
 
@@ -103,7 +107,26 @@ impl Controller {
             }
             return Err(Error::of_modification(error));
         }
+        self.limit(record, changes.limits)?;
         in_use.devices(&live)
+    }
+
+    /// Changes the limits of a fault disk in its record, and of the disk if it is in use.
+    fn limit(&self, record: &VolumeRecord, changes: LimitsChange) -> Result<()> {
+        if changes.is_empty() {
+            return Ok(());
+        }
+        let record = self.pools.update_volume(&record.id, |record| {
+            if let Some(disk) = &mut record.fault_disk {
+                disk.limits = changes.apply(disk.limits);
+            }
+        })?;
+        let disks = FaultDisks::of(&self.pools.options().state_dir);
+        let set = disks.set(record.id, &record.disk_settings());
+        set.map_err(|error| {
+            let why = format!("the fault disk of volume {}: {error}", record.id);
+            Error::FailedPrecondition(why)
+        })
     }
 }
 

@@ -11,12 +11,15 @@ use crate::kernel::{FsType, check_mkfs_options};
 use crate::storage::{self, Consistency, Provisioning, Settings};
 
 mod class_parameter;
+mod fault_disk;
 mod shell_split;
 #[cfg(test)]
 mod tests;
 
 pub use class_parameter::{CLASS_PARAMETERS, ClassParameter};
 use class_parameter::{FSTYPE, Reader, reader};
+pub use fault_disk::LimitsChange;
+use fault_disk::{FAULT_DISK, FAULT_DISK_CACHE};
 pub use shell_split::words;
 
 /// Prefix of the keys that Kubernetes' provisioners add to parameters ("…/pvc/name").
@@ -57,6 +60,10 @@ pub struct Class {
     pub allow_volume_mode_change: bool,
     /// The fault of a volume, unless its claim says another one.
     pub fault: Option<ClaimFault>,
+    /// `faultDisk`: volumes are on fault disks.
+    pub fault_disk: bool,
+    /// `faultDiskCache`: the size of their write caches in bytes.
+    pub fault_disk_cache: u64,
     /// Keys without an effect ([`UnknownKeys::Ignored`]).
     pub ignored: Vec<String>,
 }
@@ -81,6 +88,8 @@ pub struct SettingsChange {
     pub direct_io: Option<bool>,
     /// `readAheadKiB`: a number.
     pub read_ahead_kib: Option<u32>,
+    /// `riops`, `wiops`, `rbps` and `wbps`: the limits of a fault disk.
+    pub limits: LimitsChange,
 }
 
 impl SettingsChange {
@@ -91,6 +100,7 @@ impl SettingsChange {
             discard: self.discard.or(others.discard),
             direct_io: self.direct_io.or(others.direct_io),
             read_ahead_kib: self.read_ahead_kib.or(others.read_ahead_kib),
+            limits: self.limits.or(others.limits),
         }
     }
 
@@ -159,6 +169,15 @@ pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Inv
         read.map_err(|why| invalid(field("parameters", key), why))?;
     }
     class.pool = pool(parameters)?.map(str::to_owned);
+    if class.fault_disk_cache > 0 && !class.fault_disk {
+        let why = "is for volumes on fault disks: set faultDisk, too";
+        return Err(invalid(field("parameters", FAULT_DISK_CACHE), why));
+    }
+    let is_of_fault_disks = class.fault.is_some_and(|it| it.kind.is_of_fault_disks());
+    if is_of_fault_disks && !class.fault_disk {
+        let why = "is a fault of volumes on fault disks: set faultDisk, too";
+        return Err(invalid(field("parameters", CLASS_PARAMETER), why));
+    }
     Ok(class)
 }
 
@@ -280,6 +299,11 @@ pub const FAULTS_ARE_OFF: &str =
 /// The error for a fault of a class without `--enable-faults`.
 pub fn refused_preset() -> Invalid {
     invalid(field("parameters", CLASS_PARAMETER), FAULTS_ARE_OFF)
+}
+
+/// The error for a fault disk without `--enable-faults`.
+pub fn refused_fault_disk() -> Invalid {
+    invalid(field("parameters", FAULT_DISK), FAULTS_ARE_OFF)
 }
 
 /// The error for a power cut that is not possible.

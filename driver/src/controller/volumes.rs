@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use hostloop_fault_disk::limits::Limits;
 use hostloop_proto::csi;
 use hostloop_terminal::humanize::exact_bytes;
 
@@ -10,7 +11,9 @@ use crate::csi::capability::carried_fs;
 use crate::csi::capacity_range;
 use crate::csi::validate::invalid;
 use crate::kernel::{self, FsType};
-use crate::storage::{self, LocatedSource, NewVolume, Pool, VolumeHandle, VolumeRecord};
+use crate::storage::{
+    self, FaultDiskRecord, LocatedSource, NewVolume, Pool, VolumeHandle, VolumeRecord,
+};
 
 mod content_source;
 mod create_request;
@@ -103,6 +106,7 @@ impl Controller {
         if request.class.fault.is_some() && !self.config.faults {
             return Err(parameters::refused_preset().into());
         }
+        let fault_disk = self.fault_disk(&request)?;
         if !request.accessible {
             return Err(Error::ResourceExhausted(
                 "volumes of this node are accessible from none of the requisite topologies"
@@ -147,10 +151,29 @@ impl Controller {
             mkfs_options: request.class.mkfs_options,
             source: source.as_ref().map(LocatedSource::recorded),
             inline: None,
+            fault_disk,
         };
         let format = new.format(source.as_ref().map(LocatedSource::format));
         new.requested_bytes = capacity_range::requested(request.range, capacity_bytes, format);
         Ok(Plan { pool, new, source })
+    }
+
+    /// The fault disk that a request asks for.
+    fn fault_disk(&self, request: &CreateRequest) -> Result<Option<FaultDiskRecord>> {
+        let CreateRequest { class, changes, .. } = request;
+        if !class.fault_disk {
+            if changes.limits.is_empty() {
+                return Ok(None);
+            }
+            return Err(changes.limits.refused("parameters").into());
+        }
+        if !self.config.faults {
+            return Err(parameters::refused_fault_disk().into());
+        }
+        Ok(Some(FaultDiskRecord {
+            cache_bytes: class.fault_disk_cache,
+            limits: changes.limits.apply(Limits::default()),
+        }))
     }
 
     /// Fails if the tools of a filesystem are not installed.

@@ -37,6 +37,18 @@ impl KernelState {
         KernelState::known(kernel, LoopScope::All)
     }
 
+    /// This state after records have said which files stand in for images.
+    pub(crate) fn with_stand_ins(&self) -> KernelState {
+        let loops = self.loops.iter().map(|device| LoopInfo {
+            backing: device.backing.map(kernel::image_of),
+            ..device.clone()
+        });
+        KernelState {
+            loops: loops.collect::<Vec<_>>().into(),
+            mounts: self.mounts.clone(),
+        }
+    }
+
     /// The attached device with this minor.
     pub fn device(&self, minor: u32) -> Option<&LoopInfo> {
         self.loops.device(minor)

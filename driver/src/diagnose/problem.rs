@@ -86,6 +86,11 @@ pub enum Problem {
     /// `staging` is true if NodeStageVolume may not have mounted it yet.
     #[error("its filesystem is not mounted at {path}")]
     NotMounted { path: PathBuf, staging: bool },
+    /// The process that served the volume's fault disk is gone, and the volume is still attached.
+    #[error(
+        "its fault disk is gone with the process that served it, which is a power cut: all I/O fails"
+    )]
+    FaultDiskGone,
     /// The mounted filesystem has shut down.
     #[error("its filesystem has shut down after an error")]
     FilesystemShutDown,
@@ -222,6 +227,9 @@ impl Problem {
             Problem::UsedUnstaged { .. } => "unpublish and unstage it, or unmount it",
             Problem::FilesystemShutDown | Problem::FilesystemReadOnly => TO_MOUNT_AGAIN,
             Problem::Fault { .. } => TO_END_A_FAULT,
+            Problem::FaultDiskGone => {
+                "delete the pods that use the volume: it is staged again for the next ones"
+            }
             Problem::MountOptionsRefused(_) => {
                 "remove them from the mountOptions of its PersistentVolume and of its class"
             }

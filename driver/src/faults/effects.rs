@@ -3,7 +3,7 @@
 use hostloop_controllers::api::claim_fault::FaultKind;
 
 use super::target::Target;
-use super::{FaultError, Obstacle, frozen, full, powercut, read_only, size_limit};
+use super::{FaultError, Obstacle, fault_disk, frozen, full, powercut, read_only, size_limit};
 
 /// What a fault does.
 pub(super) struct FaultEffect {
@@ -71,6 +71,39 @@ static FULL: FaultEffect = FaultEffect {
     end: full::remove,
 };
 
+static EIO: FaultEffect = FaultEffect {
+    name: "eio",
+    obstacle: fault_disk::obstacle,
+    limit: |_, _| None,
+    begin: fault_disk::set,
+    end: fault_disk::clear,
+};
+
+static NO_SPACE: FaultEffect = FaultEffect {
+    name: "enospc",
+    obstacle: fault_disk::obstacle,
+    limit: |_, _| None,
+    begin: fault_disk::set,
+    end: fault_disk::clear,
+};
+
+static SLOW: FaultEffect = FaultEffect {
+    name: "slow",
+    obstacle: fault_disk::obstacle,
+    limit: |_, _| None,
+    begin: fault_disk::set,
+    end: fault_disk::clear,
+};
+
+static DISK_CUT: FaultEffect = FaultEffect {
+    name: "powercut",
+    obstacle: fault_disk::obstacle,
+    limit: |_, _| None,
+    begin: fault_disk::cut,
+    // Only a new disk ends it.
+    end: |_| Ok(()),
+};
+
 /// The effect of a fault.
 pub(super) fn of(kind: FaultKind) -> &'static FaultEffect {
     match kind {
@@ -80,13 +113,19 @@ pub(super) fn of(kind: FaultKind) -> &'static FaultEffect {
         FaultKind::Frozen => &FROZEN,
         FaultKind::ReadOnly => &READ_ONLY,
         FaultKind::Full => &FULL,
+        FaultKind::Eio(_) => &EIO,
+        FaultKind::NoSpace(_) => &NO_SPACE,
+        FaultKind::Slow(..) => &SLOW,
+        FaultKind::DiskCut(_) => &DISK_CUT,
     }
 }
 
 /// Ends the recorded fault. One that this build does not know is ended like all: each end takes back
 /// only what is there.
 pub(super) fn end(target: &Target<'_>) -> Result<(), FaultError> {
-    let all = [&GONE, &EIO_FROM, &POWERCUT, &FROZEN, &READ_ONLY, &FULL];
+    let all = [
+        &GONE, &EIO_FROM, &POWERCUT, &FROZEN, &READ_ONLY, &FULL, &EIO, &NO_SPACE, &SLOW, &DISK_CUT,
+    ];
     let name = target.record.fault.as_ref().map_or("", |f| f.name());
     match all.iter().find(|effect| effect.name == name) {
         Some(effect) => (effect.end)(target),
@@ -96,12 +135,28 @@ pub(super) fn end(target: &Target<'_>) -> Result<(), FaultError> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use hostloop_controllers::api::claim_fault::{DiskLoss, DiskOperations};
+
     use super::*;
 
     #[test]
     fn every_fault_has_an_effect() {
         use FaultKind::*;
-        for kind in [Gone, EioFrom(4096), Powercut, Frozen, ReadOnly, Full] {
+        let all = DiskOperations::ALL;
+        for kind in [
+            Gone,
+            EioFrom(4096),
+            Powercut,
+            Frozen,
+            ReadOnly,
+            Full,
+            Eio(all),
+            NoSpace(all),
+            Slow(Duration::from_millis(1), all),
+            DiskCut(DiskLoss::All),
+        ] {
             assert_eq!(of(kind).name, kind.name());
         }
     }

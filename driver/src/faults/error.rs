@@ -31,6 +31,9 @@ pub enum Obstacle {
     PoolNearlyFull,
     #[error("another program has frozen its filesystem already")]
     FrozenByOthers,
+    /// A fault of fault disks for another volume.
+    #[error("its class has no faultDisk, and this is a fault of fault disks")]
+    NoFaultDisk,
 }
 
 /// What a fault waits for that is to end.
@@ -57,4 +60,6 @@ pub enum FaultError {
     Kernel(#[from] kernel::Error),
     #[error(transparent)]
     Pool(#[from] storage::Error),
+    #[error("the server of fault disks: {0}")]
+    Disk(#[from] hostloop_fault_disk::Error),
 }

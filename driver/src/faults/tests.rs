@@ -76,6 +76,19 @@ fn a_limited_device_heals_in_place(#[case] fault: &str, #[case] bytes: u64) {
     assert_eq!(state(&rig, id, None), FaultState::Absent);
 }
 
+#[rstest]
+#[case("eio,op=read")]
+#[case("enospc")]
+#[case("slow=20ms,share=0.5")]
+#[case("powercut,loss=some")]
+fn a_fault_of_fault_disks_is_refused_elsewhere(#[case] fault: &str) {
+    let (rig, id) = staged(FsType::Ext4);
+    let report = ask(&rig, id, Some(fault));
+    assert_eq!(report.state, FaultState::Refused);
+    assert!(report.message.contains("faultDisk"), "{}", report.message);
+    assert_eq!(rig.record(id).fault, None);
+}
+
 #[test]
 fn a_fault_ends_in_time_and_is_not_repeated() {
     let (rig, id) = staged(FsType::Ext4);

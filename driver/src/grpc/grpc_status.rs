@@ -48,6 +48,7 @@ impl From<FaultError> for Status {
         match error {
             FaultError::Impossible(why) => Error::FailedPrecondition(why.to_string()).into(),
             FaultError::Later(why) => Error::FailedPrecondition(why.to_string()).into(),
+            FaultError::Disk(ref why) => Status::new(Code::Unavailable, message(why)),
             FaultError::Kernel(error) => Error::from(error).into(),
             FaultError::Pool(error) => Error::from(error).into(),
         }

@@ -8,6 +8,7 @@ use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
 use crate::diagnose::volume::{ImageState, shut_down_problem, volume_problems};
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
+use crate::fault_disks::{DiskPresence, FaultDisks};
 use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
 use crate::storage::{
     self, About, Access, Format, Look, PoolId, PoolSlot, Pools, VolumeHandle, VolumeRecord,
@@ -151,6 +152,9 @@ impl View {
             }
         };
         facts.problems = volume_problems(record, &image, &state);
+        facts
+            .problems
+            .extend(lost_fault_disk(pools, record, &state));
         if state.has_shut_down(record) {
             // The first problem of a kind counts.
             facts.problems.push(shut_down_problem(record));
@@ -164,6 +168,25 @@ impl View {
         }
         facts.problems.extend(refused_options(record));
         (facts, Some(state))
+    }
+}
+
+/// The problem of an attached volume without its fault disk.
+fn lost_fault_disk(pools: &Pools, record: &VolumeRecord, state: &VolumeState) -> Option<Problem> {
+    record.fault_disk.as_ref()?;
+    state.own().next()?;
+    match FaultDisks::of(&pools.options().state_dir).state(record.id) {
+        Ok(DiskPresence::Serving) => None,
+        // The record has the fault that has cut it.
+        Ok(DiskPresence::Cut) => record.fault.as_ref().map(|fault| Problem::Fault {
+            fault: fault.fault.clone(),
+            total: true,
+        }),
+        Ok(DiskPresence::Gone) => Some(Problem::FaultDiskGone),
+        Err(error) => {
+            tracing::warn!(volume = %record.id, %error, "can't ask the server of fault disks");
+            None
+        }
     }
 }
 

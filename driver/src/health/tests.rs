@@ -70,6 +70,7 @@ fn changed(minor: u32) -> Problem {
     problems(vec![Problem::MountOptionsRefused(vec!["rtdev".into()])]),
     &["Degraded MountOptionsRefused"]
 )]
+#[case::no_fault_disk(problems(vec![Problem::FaultDiskGone]), &["Inaccessible FaultDiskGone"])]
 #[case::frozen(problems(vec![Problem::Frozen { since_ns: 1 }]), &["Inaccessible Frozen"])]
 #[case::nearly_full(facts(|f| f.pool.usage = Some(usage(49))), &["Degraded PoolNearlyFull"])]
 #[case::nearly_full_but_thick(

@@ -99,7 +99,7 @@ impl PoolSurvey {
                 .unwrap_or_default(),
             shut_down: contents
                 .as_ref()
-                .map(|c| shut_down(c, state))
+                .map(|c| shut_down(c, &state.with_stand_ins()))
                 .unwrap_or_default(),
             state: contents,
             lost,
@@ -157,6 +157,7 @@ impl Survey {
             .iter()
             .filter_map(|pool| Some(pool.state.as_ref().ok()?.id))
             .collect();
+        let state = state.with_stand_ins();
         let leftover = leftover_loops(kernel, state.loops.iter(), &own);
         Ok(Survey {
             pools,

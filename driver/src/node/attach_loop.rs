@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use super::{Error, Result};
+use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
 use crate::kernel::{
     self, FileId, Kernel, LoopDevice, LoopInfo, LoopSpec, file, file_id, loop_names, loops_holding,
@@ -54,14 +54,15 @@ fn refuse<T>(why: String) -> Result<T> {
 /// Returns the volume's loop device, and attaches it if necessary, with the image's size and the
 /// volume's settings. `state` is what the kernel shows of the volume. `minor` chooses the minor;
 /// `None` takes any. After an error the device stays attached, and the caller must detach it.
-pub(crate) fn attach(
-    kernel: &dyn Kernel,
+pub(super) fn attach(
+    node: &Node,
     record: &VolumeRecord,
     image: &File,
     state: &VolumeState,
     purpose: Purpose,
     minor: Option<u32>,
 ) -> Result<LoopDevice> {
+    let kernel = node.pools.kernel();
     let backing = file_id(image)?;
     let label = record.id.to_string();
     let limit = record.own_limit();
@@ -75,14 +76,17 @@ pub(crate) fn attach(
     };
     let is_new = opened.is_none();
     let device = match opened {
-        None => kernel.loop_attach(&LoopSpec {
-            backing: image,
-            label: &label,
-            read_only: false,
-            direct_io: record.settings.direct_io,
-            autoclear: purpose == Purpose::Mount,
-            minor,
-        })?,
+        None => {
+            let disk = node.serve_fault_disk(record, image)?;
+            kernel.loop_attach(&LoopSpec {
+                backing: disk.as_ref().unwrap_or(image),
+                label: &label,
+                read_only: false,
+                direct_io: record.settings.direct_io,
+                autoclear: purpose == Purpose::Mount,
+                minor,
+            })?
+        }
         Some(mut device) => {
             // A container kept it after the last staging. A search for a filesystem, a check and a
             // growth must see all of it, and the fault, if it lasts, begins again.
@@ -105,7 +109,7 @@ pub(crate) fn attach(
     kernel.loop_set_read_ahead(&device, record.settings.read_ahead())?;
     // A device that was just attached has the size of its file.
     if !is_new {
-        follow_size(kernel, &device, image)?;
+        follow_size(node, record, &device, image)?;
     }
     Ok(device)
 }
@@ -125,9 +129,16 @@ fn open_attached(
     Ok(Some(kernel.loop_open(minor, backing)?))
 }
 
-/// Grows a device to the size of its file.
-pub(crate) fn follow_size(kernel: &dyn Kernel, device: &LoopDevice, image: &File) -> Result<()> {
+/// Grows a device to the size of the image.
+pub(super) fn follow_size(
+    node: &Node,
+    record: &VolumeRecord,
+    device: &LoopDevice,
+    image: &File,
+) -> Result<()> {
+    let kernel = node.pools.kernel();
     if kernel.loop_size(device)? < file::length(image)? {
+        node.grow_fault_disk(record)?;
         kernel.loop_grow(device)?;
     }
     Ok(())

@@ -46,6 +46,7 @@ fn new_volume(
         mkfs_options: Vec::new(),
         source: None,
         inline: Some(handle.to_owned()),
+        fault_disk: None,
     })
 }
 

@@ -104,7 +104,7 @@ impl Node {
         for own in state.own() {
             refuse_faulty(record, own)?;
             let device = kernel.loop_open(own.minor, file_id(&image)?)?;
-            attach_loop::follow_size(kernel, &device, &image)?;
+            attach_loop::follow_size(self, record, &device, &image)?;
             devices.push(device);
         }
         for over in state.read_only() {

@@ -38,7 +38,7 @@ impl MountStage<'_> {
         let path = &self.requested.path;
         // Keeps the device open until it is mounted: it would detach at the last close.
         let device = attach_loop::attach(
-            kernel,
+            self.node,
             self.record,
             self.image,
             self.state,
@@ -141,7 +141,7 @@ impl MountStage<'_> {
             self.check_btrfs(entry, minor)?;
         }
         let device = kernel.loop_open(minor, file_id(self.image)?)?;
-        attach_loop::follow_size(kernel, &device, self.image)?;
+        attach_loop::follow_size(self.node, self.record, &device, self.image)?;
         let read_only = entry.fs_read_only();
         self.complete(&device, read_only)
     }

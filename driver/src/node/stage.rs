@@ -211,6 +211,7 @@ impl Node {
         found: ToStage,
     ) -> Result<()> {
         let ToStage { image, state } = found;
+        self.check_fault_disk(record, &state)?;
         let before = StateBefore::of(&state);
         let action = decide(record.stage.as_deref(), &before, requested)?;
         if let (StageAction::Finish, Some(stage)) = (action, &record.stage) {
@@ -335,6 +336,7 @@ impl Node {
             capability: requested.capability.clone(),
             minor: None,
             read_only_loops: Default::default(),
+            disk: None,
         });
         if action == StageAction::Begin && !raw {
             stage.minor = None;
@@ -421,10 +423,9 @@ impl Node {
     /// Attaches a block volume. Targets may still be bound to the node of a lost device, and need a
     /// device with the same minor.
     fn stage_block(&self, record: &VolumeRecord, image: &File, state: &VolumeState) -> Result<()> {
-        let kernel = self.pools.kernel();
         let recorded = record.stage.as_ref().and_then(|s| s.minor);
         let bound = recorded.filter(|minor| state.kernel().is_bound(*minor));
-        let attached = attach_loop::attach(kernel, record, image, state, Purpose::Block, bound);
+        let attached = attach_loop::attach(self, record, image, state, Purpose::Block, bound);
         if let (Err(Error::Kernel(kernel::Error::Busy { .. })), Some(minor)) = (&attached, bound) {
             return Err(Error::FailedPrecondition(format!(
                 "targets of volume {} are bound to /dev/loop{minor}, which has another image now: \
@@ -464,6 +465,7 @@ impl Node {
         let released = self.release(identity, &requested.path);
         let undone = released.and_then(|left| {
             detach_loop::still_held(&left)?;
+            self.end_fault_disk(record)?;
             self.unknown_mounts.forget_at(record.id, &requested.path);
             Ok(self
                 .pools

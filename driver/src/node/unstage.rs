@@ -107,10 +107,15 @@ impl Node {
         };
         match stage.capability.access {
             Access::Block => detach_loop::still_held(&left)?,
+            // A copy of the image must not miss what the fault disk has yet to write to it.
+            Access::Mount { .. } if record.fault_disk.is_some() => {
+                detach_loop::still_held(&left)?;
+            }
             // The kernel detaches it when the last mount namespace unmounts it. A new staging
             // before that uses the same device.
             Access::Mount { .. } => held_elsewhere(record.id, &left),
         }
+        self.end_fault_disk(record)?;
         self.unknown_mounts.forget_at(record.id, path);
         Ok(true)
     }

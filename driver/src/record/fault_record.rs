@@ -31,7 +31,7 @@ impl FaultRecord {
 
     /// True if pods can't use the volume meanwhile. With other faults, a part of it fails.
     pub(crate) fn is_total(&self) -> bool {
-        !["eio-from", "full"].contains(&self.name())
+        !["eio-from", "full", "eio", "enospc", "slow"].contains(&self.name())
     }
 }
 
@@ -58,6 +58,8 @@ mod tests {
             ("gone,for=600s", "gone", true),
             ("eio-from=4096,for=600s", "eio-from", false),
             ("powercut", "powercut", true),
+            ("powercut,loss=all", "powercut", true),
+            ("slow=0.02s,op=read", "slow", false),
             ("full,for=600s,seed=1", "full", false),
             ("", "", true),
         ] {

@@ -39,6 +39,9 @@ pub enum Error {
     /// `--fault-rules`.
     #[error(transparent)]
     FaultRules(#[from] FaultRulesError),
+    /// `hostloop fault-disks`.
+    #[error(transparent)]
+    FaultDisks(#[from] hostloop_fault_disk::Error),
     /// `--csi-address` of the proxy.
     #[error(
         "--csi-address and --endpoint are both {0}, and the proxy would call itself: give the driver \

@@ -9,7 +9,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{Layer, fmt};
 
 use super::error::Error;
-use crate::cli::{LogFormat, WatchArgs};
+use crate::cli::{LogArgs, LogFormat};
 
 /// Starts logging. The layer escapes what could control a terminal. Panics are logged in the same
 /// format.
@@ -17,7 +17,7 @@ use crate::cli::{LogFormat, WatchArgs};
     clippy::disallowed_methods,
     reason = "log lines have a writer of their own"
 )]
-pub(super) fn start(args: &WatchArgs) -> Result<(), Error> {
+pub(super) fn start(args: &LogArgs) -> Result<(), Error> {
     let filter = filter(&args.log_level, args.verbosity).map_err(Error::LogLevel)?;
     let lines = fmt::layer().with_writer(std::io::stderr);
     let lines = match args.log_format {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Capability, Settings, Source};
+use super::{Capability, FaultDiskRecord, Settings, Source};
 use crate::kernel::FsType;
 
 /// Properties of a new volume, as in [`VolumeRecord`](super::VolumeRecord). The pool adds ID, time
@@ -23,6 +23,8 @@ pub struct NewVolume {
     pub source: Option<Source>,
     /// Kubelet's volume handle if the volume is an inline volume.
     pub inline: Option<String>,
+    /// The fault disk that the volume is to be on.
+    pub fault_disk: Option<FaultDiskRecord>,
 }
 
 impl NewVolume {

@@ -129,7 +129,12 @@ pub(super) fn read(
         tracing::warn!(volume = %id, why, "{FILE} is ignored");
         None
     });
-    state.map_or((None, None), |state| (state.stage, state.freeze))
+    let (stage, freeze) = state.map_or((None, None), |state| (state.stage, state.freeze));
+    if let Some(disk) = stage.as_ref().and_then(|stage| stage.disk) {
+        // Each process that reads the record may look for the volume's loop device.
+        kernel::stand_in(disk.file, disk.image);
+    }
+    (stage, freeze)
 }
 
 /// Decodes a state; `None` if another boot wrote it.

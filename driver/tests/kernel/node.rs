@@ -6,6 +6,7 @@ mod copies;
 mod crashes;
 mod cuts;
 mod failed;
+mod fault_disks;
 mod faults;
 mod growth;
 mod lifecycle;

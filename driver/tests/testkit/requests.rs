@@ -50,6 +50,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         inline: None,
         growth: None,
         fault: None,
+        fault_disk: None,
     }
 }
 
@@ -65,6 +66,7 @@ pub(crate) fn stage_at(
         capability,
         minor,
         read_only_loops,
+        disk: None,
     }
     .into()
 }
@@ -82,6 +84,7 @@ pub(crate) fn new(name: &str) -> NewVolume {
         mkfs_options: Vec::new(),
         source: None,
         inline: None,
+        fault_disk: None,
     }
 }
 

@@ -119,7 +119,7 @@ mod tests {
             )
         };
         let why = "unknown fault \"gnoe\"; there are gone, eio-from=OFFSET, powercut, frozen, \
-                   readonly, full";
+                   readonly, full, eio, enospc, slow=DELAY";
         assert_eq!(
             rows(&claims, &[event]),
             [

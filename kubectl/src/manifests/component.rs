@@ -34,7 +34,7 @@ macro_rules! component {
 impl Component {
     pub(super) const ATTACH: Component = component!("components/attach");
     /// Volumes fail on request.
-    pub(super) const FAULTS: Component = component!("components/faults");
+    pub(super) const FAULTS: Component = component!("components/faults", "fault-disks.yaml");
     pub(super) const GROUP_SNAPSHOT_CLASS: Component =
         component!("components/group-snapshot-class", "class.yaml");
     pub(super) const HOST_PATHS: Component = component!("components/host-paths");
@@ -202,7 +202,7 @@ mod tests {
         for (name, component, further) in [
             ("kubernetes-1.30", Component::KUBERNETES_1_30, -3),
             ("attach", Component::ATTACH, 0),
-            ("faults", Component::FAULTS, 0),
+            ("faults", Component::FAULTS, 1),
             ("group-snapshot-class", Component::GROUP_SNAPSHOT_CLASS, 1),
             ("host-paths", Component::HOST_PATHS, 0),
             ("image-pool", Component::IMAGE_POOL, 0),

@@ -12,7 +12,7 @@ use crate::space::Space;
 use crate::world::{World, check, is_ready};
 
 /// The files with a test below.
-const FILES: [&str; 12] = [
+const FILES: [&str; 13] = [
     "attributes",
     "block",
     "claim",
@@ -23,6 +23,7 @@ const FILES: [&str; 12] = [
     "powercut",
     "rwop",
     "rwx",
+    "slow-disk",
     "snapshot",
     "statefulset",
 ];
@@ -235,6 +236,26 @@ pub(crate) fn powercut(world: &World) {
     world.remove("VolumeSnapshot", &space.name, "powercut");
     space.end();
     let class = ["delete", "volumesnapshotclass", "hostloop-powercut"];
+    world.cluster().kubectl(&class);
+}
+
+/// The shipped driver has no fault disks, and refuses the claim by name.
+pub(crate) fn slow_disk(world: &World) {
+    let space = applied(world, "slow-disk");
+    space.event("slow-disk", "ProvisioningFailed", "faultDisk");
+    space.event("slow-disk", "ProvisioningFailed", "--enable-faults");
+    space.end();
+    let classes = [
+        "hostloop-like-a-hard-disk",
+        "hostloop-like-gp3",
+        "hostloop-like-nfs",
+    ];
+    for class in classes {
+        world
+            .cluster()
+            .kubectl(&["delete", "volumeattributesclass", class]);
+    }
+    let class = ["delete", "storageclass", "hostloop-fault-disk"];
     world.cluster().kubectl(&class);
 }
 

@@ -71,6 +71,7 @@ const SHIPPED: &[Test] = tests! {
         rwop,
         block,
         powercut,
+        slow_disk,
         inline;
 };
 

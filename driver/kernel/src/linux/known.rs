@@ -26,6 +26,7 @@ use super::{Linux, btrfs, ioctl, loopdev, mount, statmount};
 use crate::file::mount_id;
 use crate::look::LOOKS;
 use crate::mount_words::Words;
+use crate::stand_ins;
 use crate::{Error, KnownLoops, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
 
 /// How much a kernel shows of mounts.
@@ -66,6 +67,8 @@ struct Loops {
     complete: bool,
     /// The last message after which messages were lost.
     lost: u64,
+    /// [`stand_ins::changes`] at the last look.
+    stand_ins: u64,
 }
 
 /// A device to query again.
@@ -112,6 +115,14 @@ impl Loops {
         self.messages += 1;
         self.lost = self.messages;
         self.complete = false;
+    }
+
+    /// Another file may stand in for an image than at the last look.
+    fn follow_stand_ins(&mut self, changes: u64) {
+        if self.stand_ins != changes {
+            self.stand_ins = changes;
+            self.forget();
+        }
     }
 
     /// The device must be queried again.
@@ -444,6 +455,7 @@ impl Known {
         };
         let query = {
             let mut loops = self.loops.lock();
+            loops.follow_stand_ins(stand_ins::changes());
             let changes = uevents
                 .drain()
                 .map_err(|e| Error::io("recvfrom", "uevents", e))?;

@@ -17,6 +17,7 @@ use super::ioctl::{self, flags};
 use super::uevents::{DeviceChanges, Uevents};
 use super::{Linux, attributes, device_size, read_attribute, sysfs};
 use crate::failpoint::effect;
+use crate::stand_ins;
 use crate::under_way::UnderWayGuard;
 use crate::{
     BLOCK_SIZE, Detached, Error, FileId, LoopDevice, LoopDevices, LoopInfo, LoopScope, LoopSpec,
@@ -310,10 +311,7 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
     let label = status.lo_file_name.split(|b| *b == 0).next();
     Ok(Some(LoopInfo {
         minor,
-        backing: Some(FileId {
-            dev: status.lo_device,
-            ino: status.lo_inode,
-        }),
+        backing: Some(backing_of(&status)),
         backing_rdev: status.lo_rdevice,
         backing_path,
         offset: status.lo_offset,
@@ -326,6 +324,14 @@ fn info(makes_nodes: bool, minor: u32) -> Result<Option<LoopInfo>> {
         autoclear: status.lo_flags & flags::AUTOCLEAR != 0,
         direct_io: unless_gone(direct_io(minor))?.unwrap_or(false),
     }))
+}
+
+/// The backing file, or the image that it stands in for.
+fn backing_of(status: &loop_info64) -> FileId {
+    stand_ins::image_of(FileId {
+        dev: status.lo_device,
+        ino: status.lo_inode,
+    })
 }
 
 /// Opens a device and returns its status; `None` if nothing is attached.
@@ -394,10 +400,10 @@ fn open_attached(linux: &Linux, minor: u32, backing: FileId) -> Result<Option<Fi
         return Ok(None);
     }
     let makes_nodes = linux.dev_makes_nodes();
+    let backing = stand_ins::image_of(backing);
     ask(&linux.asking, minor, move || {
-        let attached = status(makes_nodes, minor)?.filter(|(_, status)| {
-            (status.lo_device, status.lo_inode) == (backing.dev, backing.ino)
-        });
+        let attached =
+            status(makes_nodes, minor)?.filter(|(_, status)| backing_of(status) == backing);
         Ok(attached.map(|(device, _)| device))
     })
 }
@@ -437,9 +443,10 @@ pub(super) fn detach(linux: &Linux, minor: u32, backing: FileId) -> Result<Detac
     if clear(device, minor)? {
         return Ok(Detached::Gone);
     }
-    let is_same = infos(linux, &[minor])
-        .pop()
-        .is_some_and(|info| info.backing.is_none_or(|now| now == backing));
+    let is_same = infos(linux, &[minor]).pop().is_some_and(|info| {
+        info.backing
+            .is_none_or(|now| now == stand_ins::image_of(backing))
+    });
     Ok(if is_same {
         Detached::WhenClosed
     } else {

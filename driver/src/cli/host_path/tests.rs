@@ -96,7 +96,7 @@ fn the_line_of_the_manifests_is_taken() {
     assert_eq!(args.pools.driver_name, "hostpath.csi.k8s.io");
     assert_eq!(args.volumes.topology_key, "topology.hostpath.csi/node");
     assert_eq!(args.node_id.as_deref(), Some("n1"));
-    assert_eq!(args.watch.verbosity, Some(5));
+    assert_eq!(args.watch.log.verbosity, Some(5));
     assert!(args.switches.ignore_unknown_parameters);
     assert!(!args.switches.enable_attach);
     let specs = args.pools.specs().expect("they fit together");

@@ -2,7 +2,9 @@
 //! also the source of `docs/reference/class-parameters.md`.
 
 use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
+use hostloop_fault_disk::limits::Limits;
 
+use super::fault_disk::{FAULT_DISK, FAULT_DISK_CACHE, cache, limit};
 use super::{Class, POOL, PROVISIONING, SettingsChange, boolean, provisioning, read_ahead, words};
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 
@@ -127,6 +129,80 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         reader: Reader::Class(|class, value| {
             let read = ClaimFault::parse(value);
             class.fault = Some(read.map_err(|why| format!("is not a fault: {why}"))?);
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: FAULT_DISK,
+        values: "`true`: its volumes are on [fault disks](../faults.md#fault-disks). Only with \
+                 `--enable-faults`; `false`",
+        default: "`false`",
+        changes: "",
+        reader: Reader::Class(|class, value| {
+            class.fault_disk = boolean(value)?;
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: FAULT_DISK_CACHE,
+        values: "the size of a fault disk's write cache in bytes, from 0 to 268435456, a multiple of \
+                 1048576",
+        default: "`0`: none",
+        changes: "",
+        reader: Reader::Class(|class, value| {
+            class.fault_disk_cache = cache(value)?;
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: "riops",
+        values: "the limit of a fault disk for reads by the second, from 10; `0`: no limit",
+        default: "no limit",
+        changes: "yes",
+        reader: Reader::Change(|changes, value| {
+            changes.limits.riops = Some(limit(value, |riops| Limits {
+                riops,
+                ..Limits::default()
+            })?);
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: "wiops",
+        values: "the limit of a fault disk for writes and discards by the second, from 10; `0`: no limit",
+        default: "no limit",
+        changes: "yes",
+        reader: Reader::Change(|changes, value| {
+            changes.limits.wiops = Some(limit(value, |wiops| Limits {
+                wiops,
+                ..Limits::default()
+            })?);
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: "rbps",
+        values: "the limit of a fault disk for bytes read by the second, from 1048576; `0`: no limit",
+        default: "no limit",
+        changes: "yes",
+        reader: Reader::Change(|changes, value| {
+            changes.limits.rbps = Some(limit(value, |rbps| Limits {
+                rbps,
+                ..Limits::default()
+            })?);
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: "wbps",
+        values: "the limit of a fault disk for bytes written by the second, from 1048576; `0`: no limit",
+        default: "no limit",
+        changes: "yes",
+        reader: Reader::Change(|changes, value| {
+            changes.limits.wbps = Some(limit(value, |wbps| Limits {
+                wbps,
+                ..Limits::default()
+            })?);
             Ok(())
         }),
     },

@@ -17,6 +17,7 @@ fn changes(
         discard,
         direct_io,
         read_ahead_kib,
+        limits: LimitsChange::default(),
     }
 }
 

@@ -51,6 +51,41 @@ fn a_fault_of_a_class_needs_the_flag() {
 }
 
 #[test]
+fn a_fault_disk_needs_the_flag_and_limits_need_a_fault_disk() {
+    let strict = Bench::with(|plan| plan.config.faults = false);
+    let request = create_request_with("pvc-1", "faultDisk=true");
+    assert!(strict.controller.refuses_volume(&request));
+    let refused = strict.try_create(request).unwrap_err();
+    assert!(refused.to_string().contains("--enable-faults"), "{refused}");
+    assert_answer::<()>(Err(refused), r#"parameters["faultDisk"]"#);
+    strict.created(create_request_with("pvc-1", "faultDisk=false"));
+
+    let bench = Bench::new();
+    for (text, field) in [
+        (
+            "faultDisk=true faultDiskCache=4096",
+            r#"parameters["faultDiskCache"]"#,
+        ),
+        ("faultDiskCache=1048576", r#"parameters["faultDiskCache"]"#),
+        ("faultDisk=true riops=1", r#"parameters["riops"]"#),
+        ("wbps=1048576", "parameters"),
+        ("fault=eio", r#"parameters["fault"]"#),
+    ] {
+        let request = create_request_with("pvc-1", text);
+        assert_answer(bench.try_create(request), field);
+    }
+    let text = "faultDisk=true faultDiskCache=1048576 wiops=100";
+    let id = bench.created(create_request_with("pvc-1", text));
+    bench.modify(&id, "wiops=0 rbps=2097152").unwrap();
+    let record = bench.record(id);
+    let disk = record.fault_disk.as_deref().unwrap();
+    assert_eq!(disk.cache_bytes, 1 << 20);
+    assert_eq!((disk.limits.wiops, disk.limits.rbps), (None, Some(2 << 20)));
+    let plain = bench.created(create_request_with("pvc-2", "pool=default"));
+    assert_answer(bench.modify(&plain, "wiops=100"), "mutable_parameters");
+}
+
+#[test]
 fn a_volume_that_this_node_can_not_make_is_refused() {
     let bench = Bench::with(|plan| plan.options.max_volume_bytes = Some(1 << 30));
     bench.kernel.set_absent(FsType::Xfs);

@@ -187,6 +187,15 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &VolumeImage, step: &LoopStep) -
                 return Ok(false);
             }
         }
+        LoopStep::Attach(minor) if volume.fault_disk.is_some() => {
+            // The next staging serves its fault disk again.
+            let what = format!(
+                "its targets are bound to /dev/loop{minor}, which is gone with its fault disk: \
+                 delete the pods that use it"
+            );
+            note(pool, volume, Problem::Unrepaired(what));
+            return Ok(false);
+        }
         LoopStep::Attach(minor) => {
             let entry = volume.id.to_string();
             let image = pool.layout.open_image(EntryKind::Volumes, &entry, true)?;

@@ -12,6 +12,7 @@ fn stage(path: &str) -> Option<Box<Stage>> {
         capability: mounted(),
         minor: Some(3),
         read_only_loops: [("/target".into(), 4)].into(),
+        disk: None,
     };
     Some(stage.into())
 }

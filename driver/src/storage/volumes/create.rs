@@ -88,5 +88,6 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         inline: new.inline.map(Into::into),
         growth: None,
         fault: None,
+        fault_disk: new.fault_disk.map(Box::new),
     }
 }

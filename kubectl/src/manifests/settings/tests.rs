@@ -252,6 +252,37 @@ fn changed_blocks_are_a_controller_of_both_workloads() {
 }
 
 #[test]
+fn the_pods_of_fault_disks_follow_the_drivers() {
+    let settings = Settings {
+        faults: true,
+        driver_name: Some("d.example.com".to_owned()),
+        kubelet_dir: Some("/k".to_owned()),
+        ..Settings::default()
+    };
+    let objects = settings.objects();
+    let found = objects
+        .iter()
+        .find(|object| object["metadata"]["name"] == "hostloop-fault-disks")
+        .unwrap();
+    for (path, expected) in [
+        (
+            "spec.template.spec.containers.[name=hostloop-fault-disks].image",
+            base_image(),
+        ),
+        (
+            "spec.template.spec.containers.[name=hostloop-fault-disks].env.[name=DRIVER_NAME].value",
+            "d.example.com".to_owned(),
+        ),
+        (
+            "spec.template.spec.volumes.[name=kubelet-dir].hostPath.path",
+            "/k".to_owned(),
+        ),
+    ] {
+        assert_eq!(field(found, path), Some(&json!(expected)), "{path}");
+    }
+}
+
+#[test]
 fn faults_are_a_variable() {
     for faults in [false, true] {
         let settings = Settings {

@@ -84,6 +84,7 @@ impl<'a> Subject<'a> {
             // Only a running driver, or a request with a path, shows these.
             Problem::FilesystemErrors(_)
             | Problem::FilesystemSmaller(_)
+            | Problem::FaultDiskGone
             | Problem::MountOptionsRefused(_)
             | Problem::NotPublished { .. }
             | Problem::TargetLost { .. }

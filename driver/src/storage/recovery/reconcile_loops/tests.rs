@@ -46,6 +46,7 @@ fn stage(access: Access, minor: Option<u32>, read_only: &[u32]) -> Option<Stage>
         },
         minor,
         read_only_loops: read_only.iter().map(target).collect(),
+        disk: None,
     })
 }
 

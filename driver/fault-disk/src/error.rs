@@ -1,0 +1,69 @@
+//! What a fault disk can't do.
+
+use std::io;
+
+/// The result of an operation of this crate.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// What a fault disk can't do.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call failed.
+    #[error("{what} failed: {error}")]
+    System {
+        /// What was done, and to what.
+        what: String,
+        /// The kernel's error.
+        error: io::Error,
+    },
+    /// A value that can't be.
+    #[error("{field}: {reason}")]
+    Invalid {
+        /// The field of the request.
+        field: &'static str,
+        /// Why.
+        reason: String,
+    },
+    /// There is no disk of this name.
+    #[error("there is no fault disk {0:?}: its server may have restarted, which is a power cut")]
+    NotFound(String),
+    /// There is a disk of this name.
+    #[error("the fault disk {0:?} exists, and its loop device is attached")]
+    Exists(String),
+    /// Something still uses the disk.
+    #[error("the fault disk {0:?} is still in use: detach its loop device")]
+    InUse(String),
+    /// The server has no memory for one more disk.
+    #[error(
+        "a fault disk needs {needed} bytes of locked memory, and the server has {left} of its \
+         limit left: end another one, or choose a smaller write cache"
+    )]
+    NoMemory {
+        /// What the disk needs.
+        needed: u64,
+        /// What is left.
+        left: u64,
+    },
+    /// The server's message can't be understood.
+    #[error("the message of the other side can't be understood: {0}")]
+    Message(String),
+    /// The server refused a request.
+    #[error("the server of fault disks: {0}")]
+    Refused(String),
+}
+
+impl Error {
+    pub(crate) fn system(what: impl Into<String>, error: impl Into<io::Error>) -> Error {
+        Error::System {
+            what: what.into(),
+            error: error.into(),
+        }
+    }
+
+    pub(crate) fn invalid(field: &'static str, reason: impl Into<String>) -> Error {
+        Error::Invalid {
+            field,
+            reason: reason.into(),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! What a power cut leaves of the writes that were not flushed.
+
+use serde::{Deserialize, Serialize};
+
+use crate::draw::Draws;
+
+/// The sectors of a disk that a tearing cut keeps or loses as a whole.
+const SMALL_SECTOR: usize = 512;
+
+/// What becomes of the writes that were not flushed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub enum Loss {
+    /// All are lost.
+    All,
+    /// About half are lost, and the others reach the disk in any order.
+    Some,
+    /// Like `Some`, and of half of the others only some blocks of 4,096 bytes.
+    TornBlocks,
+    /// Like `Some`, and of half of the others only some sectors of 512 bytes.
+    TornSectors,
+}
+
+/// What a power cut has done to a disk.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct CutReport {
+    /// The disk.
+    pub name: String,
+    /// How many writes were not flushed.
+    pub unflushed: usize,
+    /// How many of them are lost as a whole.
+    pub lost: usize,
+    /// How many of them are there in parts.
+    pub torn: usize,
+}
+
+/// What becomes of one write.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fate {
+    Lost,
+    Whole,
+    Torn,
+}
+
+impl Loss {
+    pub(crate) fn fate(self, draws: &mut Draws) -> Fate {
+        let may_tear = matches!(self, Loss::TornBlocks | Loss::TornSectors);
+        if self == Loss::All || draws.takes(0.5) {
+            Fate::Lost
+        } else if may_tear && draws.takes(0.5) {
+            Fate::Torn
+        } else {
+            Fate::Whole
+        }
+    }
+
+    /// Brings what a torn write keeps of a block into the block.
+    pub(crate) fn tear(self, draws: &mut Draws, block: &mut [u8], written: &[u8]) {
+        let sector = if self == Loss::TornSectors {
+            SMALL_SECTOR
+        } else {
+            block.len().max(1)
+        };
+        let sectors = block.chunks_mut(sector).zip(written.chunks(sector));
+        for (before, after) in sectors {
+            if before.len() == after.len() && draws.takes(0.5) {
+                before.copy_from_slice(after);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    /// Of 1,000 writes, how many are lost and torn.
+    #[rstest]
+    #[case(Loss::All, 1000..=1000, 0..=0)]
+    #[case(Loss::Some, 430..=570, 0..=0)]
+    #[case(Loss::TornBlocks, 430..=570, 200..=300)]
+    #[case(Loss::TornSectors, 430..=570, 200..=300)]
+    fn fates(
+        #[case] loss: Loss,
+        #[case] lost: std::ops::RangeInclusive<usize>,
+        #[case] torn: std::ops::RangeInclusive<usize>,
+    ) {
+        let mut draws = Draws::new(3);
+        let fates: Vec<_> = (0..1000).map(|_| loss.fate(&mut draws)).collect();
+        let count = |fate| fates.iter().filter(|each| **each == fate).count();
+        assert!(lost.contains(&count(Fate::Lost)), "{}", count(Fate::Lost));
+        assert!(torn.contains(&count(Fate::Torn)), "{}", count(Fate::Torn));
+    }
+
+    #[test]
+    fn a_torn_block_has_whole_sectors_of_both() {
+        let mut draws = Draws::new(3);
+        let mut seen = std::collections::BTreeSet::new();
+        for _ in 0..200 {
+            let mut block = [1; 4096];
+            Loss::TornSectors.tear(&mut draws, &mut block, &[2; 4096]);
+            for sector in block.chunks(512) {
+                assert!(sector.iter().all(|byte| *byte == sector[0]));
+            }
+            seen.insert(block.chunks(512).filter(|sector| sector[0] == 2).count());
+
+            let mut block = [1; 4096];
+            Loss::TornBlocks.tear(&mut draws, &mut block, &[2; 4096]);
+            assert!(block.iter().all(|byte| *byte == block[0]));
+        }
+        assert!(seen.len() > 5, "{seen:?}");
+    }
+}

@@ -1,0 +1,232 @@
+//! The fault disks of a node. They live as long as this process: if it dies, their users get EIO,
+//! and what was not flushed is lost, as in a power cut.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
+};
+
+use crate::fault_disk::{FaultDisk, cut_power};
+use crate::power_cut::{CutReport, Loss};
+use crate::protocol::{Answer, DiskState, Request};
+use crate::{Error, Result, Settings, socket};
+
+/// How long a request waits for the end of a disk.
+const LONGEST_END: Duration = Duration::from_secs(5);
+
+/// The most connections: the driver has one for each call.
+const MOST_CONNECTIONS: usize = 32;
+
+/// The fault disks of a node.
+#[derive(Debug)]
+pub struct Server {
+    disks: Mutex<BTreeMap<String, (FaultDisk, u64)>>,
+    /// The most memory that all disks take, in bytes.
+    memory: u64,
+}
+
+impl Server {
+    /// A server without disks. All that it makes may take this much memory.
+    pub fn new(memory: u64) -> Arc<Server> {
+        Arc::new(Server {
+            disks: Mutex::new(BTreeMap::new()),
+            memory,
+        })
+    }
+
+    /// Listens at this path, and answers requests until the socket fails. Only root may connect.
+    pub fn run(self: &Arc<Self>, path: &Path) -> Result<()> {
+        let listener = listen_at(path)?;
+        let connections = Arc::new(());
+        loop {
+            let connection = match accept_with(&listener, SocketFlags::CLOEXEC) {
+                Ok(connection) => connection,
+                Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e) => return Err(Error::system("to accept a connection", e)),
+            };
+            if Arc::strong_count(&connections) > MOST_CONNECTIONS {
+                tracing::warn!("a connection is refused: there are {MOST_CONNECTIONS}");
+                continue;
+            }
+            let (server, counted) = (Arc::clone(self), Arc::clone(&connections));
+            let started = thread::Builder::new()
+                .name("fault-disks".to_owned())
+                .stack_size(256 * 1024)
+                .spawn(move || {
+                    server.answer_all(&connection);
+                    drop(counted);
+                });
+            started.map_err(|e| Error::system("to start a thread for a connection", e))?;
+        }
+    }
+
+    fn answer_all(&self, connection: &OwnedFd) {
+        let mut buffer = Vec::new();
+        loop {
+            let received = match socket::receive::<Request>(connection, &mut buffer) {
+                Ok(Some(received)) => received,
+                Ok(None) => return,
+                Err(e) => {
+                    tracing::warn!(error = %e, "a connection ends");
+                    return;
+                }
+            };
+            let (request, image) = received;
+            let answered = self.answer(request, image.map(File::from));
+            let (answer, file) = match answered {
+                Ok(answered) => answered,
+                Err(Error::NotFound(name)) => (Answer::NotFound(name), None),
+                Err(Error::InUse(name)) => (Answer::InUse(name), None),
+                Err(e) => (Answer::Refused(e.to_string()), None),
+            };
+            if let Err(e) = socket::send(connection, &answer, file.as_ref()) {
+                tracing::warn!(error = %e, "a connection ends");
+                return;
+            }
+        }
+    }
+
+    fn answer(&self, request: Request, image: Option<File>) -> Result<(Answer, Option<File>)> {
+        match request {
+            Request::Serve {
+                name,
+                cache_bytes,
+                settings,
+            } => {
+                let image = image.ok_or_else(|| Error::invalid("image", "no file came along"))?;
+                let file = self.serve(&name, image, cache_bytes, settings)?;
+                return Ok((Answer::Done, Some(file)));
+            }
+            Request::Set { name, settings } => self.disk(&name)?.set(settings)?,
+            Request::Grow { name } => {
+                self.disk(&name)?.grow()?;
+            }
+            Request::CutPower { names, loss, seed } => {
+                return Ok((Answer::Cut(self.cut_power(&names, loss, seed)?), None));
+            }
+            Request::End { name } => self.end(&name)?,
+            Request::State { name } => return Ok((Answer::State(self.state(&name)?), None)),
+            Request::List => return Ok((Answer::Disks(self.list()), None)),
+        }
+        Ok((Answer::Done, None))
+    }
+
+    fn disk(&self, name: &str) -> Result<FaultDisk> {
+        let disks = self.disks.lock();
+        let found = disks.get(name).map(|(disk, _)| disk.clone());
+        found.ok_or_else(|| Error::NotFound(name.to_owned()))
+    }
+
+    /// Makes a disk. One of the same name that has ended gives way.
+    pub fn serve(
+        &self,
+        name: &str,
+        image: File,
+        cache_bytes: usize,
+        settings: Settings,
+    ) -> Result<File> {
+        let mut disks = self.disks.lock();
+        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        if disks.contains_key(name) {
+            return Err(Error::Exists(name.to_owned()));
+        }
+        let needed = FaultDisk::memory(cache_bytes) as u64;
+        let used: u64 = disks.values().map(|(_, memory)| memory).sum();
+        let left = self.memory.saturating_sub(used);
+        if needed > left {
+            return Err(Error::NoMemory { needed, left });
+        }
+        let (disk, file) = FaultDisk::serve(name, image, cache_bytes, settings)?;
+        disks.insert(name.to_owned(), (disk, needed));
+        tracing::info!(disk = name, cache_bytes, "a fault disk begins");
+        Ok(file)
+    }
+
+    /// Cuts the power of these disks at one instant, or of none of them.
+    pub fn cut_power(
+        &self,
+        names: &BTreeSet<String>,
+        loss: Loss,
+        seed: u64,
+    ) -> Result<Vec<CutReport>> {
+        let disks: Result<Vec<_>> = names.iter().map(|name| self.disk(name)).collect();
+        let reports = cut_power(&disks?, loss, seed)?;
+        for CutReport {
+            name,
+            unflushed,
+            lost,
+            torn,
+        } in &reports
+        {
+            tracing::warn!(disk = name, unflushed, lost, torn, seed, "power is cut");
+        }
+        Ok(reports)
+    }
+
+    /// Waits until nothing uses a disk any more. A disk that is unknown has ended.
+    pub fn end(&self, name: &str) -> Result<()> {
+        let Ok(disk) = self.disk(name) else {
+            return Ok(());
+        };
+        if !disk.has_ended(LONGEST_END) {
+            return Err(Error::InUse(name.to_owned()));
+        }
+        let mut disks = self.disks.lock();
+        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        tracing::info!(disk = name, "a fault disk has ended");
+        Ok(())
+    }
+
+    /// The state of a disk.
+    pub fn state(&self, name: &str) -> Result<DiskState> {
+        let disk = self.disk(name)?;
+        Ok(DiskState {
+            name: name.to_owned(),
+            is_cut: disk.is_cut(),
+            settings: disk.settings(),
+            counts: disk.counts(),
+        })
+    }
+
+    /// The names of the disks that are in use.
+    pub fn list(&self) -> Vec<String> {
+        let mut disks = self.disks.lock();
+        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        disks.keys().cloned().collect()
+    }
+}
+
+/// A socket at this path, in place of one that an earlier process has left.
+fn listen_at(path: &Path) -> Result<OwnedFd> {
+    match fs::remove_file(path) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => {
+            return Err(Error::system(format!("to remove {}", path.display()), e));
+        }
+        _ => (),
+    }
+    let failed = |e: Errno| Error::system(format!("to listen at {}", path.display()), e);
+    let listener = socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(failed)?;
+    bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
+    // A client can connect only after `listen`.
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
+        .map_err(|e| Error::system(format!("to protect {}", path.display()), e))?;
+    listen(&listener, 8).map_err(failed)?;
+    Ok(listener)
+}

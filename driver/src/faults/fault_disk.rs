@@ -1,0 +1,49 @@
+//! Faults of fault disks: `eio`, `enospc` and `slow` are rules of the disk, which the record of the
+//! volume makes. `powercut,loss=LOSS` cuts its power.
+
+use hostloop_controllers::api::claim_fault::{ClaimFault, DiskLoss, FaultKind};
+use hostloop_fault_disk::power_cut::Loss;
+
+use super::target::Target;
+use super::{FaultError, Obstacle};
+
+pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
+    let is_plain = target.record.fault_disk.is_none();
+    is_plain.then_some(Obstacle::NoFaultDisk)
+}
+
+/// Gives the disk the rule of the fault in the record.
+pub(super) fn set(target: &Target<'_>) -> Result<(), FaultError> {
+    let settings = target.record.disk_settings();
+    Ok(target.fault_disks().set(target.record.id, &settings)?)
+}
+
+/// Takes the rule away.
+pub(super) fn clear(target: &Target<'_>) -> Result<(), FaultError> {
+    if target.record.fault_disk.is_none() {
+        return Ok(());
+    }
+    let settings = target.record.disk_settings_without_fault();
+    Ok(target.fault_disks().set(target.record.id, &settings)?)
+}
+
+/// Cuts the power of the disk.
+pub(super) fn cut(target: &Target<'_>) -> Result<(), FaultError> {
+    let Ok(ClaimFault {
+        kind: FaultKind::DiskCut(loss),
+        seed,
+        ..
+    }) = ClaimFault::parse(target.recorded())
+    else {
+        return Ok(());
+    };
+    let loss = match loss {
+        DiskLoss::All => Loss::All,
+        DiskLoss::Some => Loss::Some,
+        DiskLoss::TornBlocks => Loss::TornBlocks,
+        DiskLoss::TornSectors => Loss::TornSectors,
+    };
+    Ok(target
+        .fault_disks()
+        .cut_power(target.record.id, loss, seed)?)
+}

@@ -1,0 +1,94 @@
+//! What a volume's record asks of its fault disk: the limits, and the rule of a fault.
+
+use std::time::Duration;
+
+use hostloop_controllers::api::claim_fault::{
+    ClaimFault, DiskOperation, DiskOperations, FaultKind,
+};
+use hostloop_fault_disk::Settings;
+use hostloop_fault_disk::rules::{DiskError, Effect, Operation, Rule};
+
+use super::VolumeRecord;
+
+impl VolumeRecord {
+    /// The settings of the volume's fault disk now.
+    pub(crate) fn disk_settings(&self) -> Settings {
+        let fault = self.fault.as_ref().filter(|fault| !fault.over);
+        let fault = fault.and_then(|fault| ClaimFault::parse(&fault.fault).ok());
+        Settings {
+            rules: fault.and_then(rule).into_iter().collect(),
+            seed: fault.map_or(0, |fault| fault.seed),
+            ..self.disk_settings_without_fault()
+        }
+    }
+
+    /// The settings of the volume's fault disk without its fault. A staging begins with these, as it
+    /// does without the other faults: a mount must not fail because of one.
+    pub(crate) fn disk_settings_without_fault(&self) -> Settings {
+        let limits = self.fault_disk.as_ref().map(|disk| disk.limits);
+        Settings {
+            limits: limits.unwrap_or_default(),
+            ..Settings::default()
+        }
+    }
+}
+
+/// The rule of a fault; `None` for one that is not of single operations.
+fn rule(fault: ClaimFault) -> Option<Rule> {
+    let (effect, taken) = match fault.kind {
+        FaultKind::Eio(taken) => (Effect::Fail(DiskError::Io), taken),
+        FaultKind::NoSpace(taken) => (Effect::Fail(DiskError::NoSpace), taken),
+        FaultKind::Slow(delay, taken) => (Effect::DelayMicros(micros(delay)), taken),
+        _ => return None,
+    };
+    let DiskOperations { only, share_ppm } = taken;
+    Some(Rule {
+        operations: only.map(operation).into_iter().collect(),
+        bytes: None,
+        share: f64::from(share_ppm) / 1e6,
+        effect,
+    })
+}
+
+fn micros(delay: Duration) -> u64 {
+    u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)
+}
+
+fn operation(named: DiskOperation) -> Operation {
+    match named {
+        DiskOperation::Read => Operation::Read,
+        DiskOperation::Write => Operation::Write,
+        DiskOperation::Flush => Operation::Flush,
+        DiskOperation::Discard => Operation::Discard,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn faults_of_operations_are_rules_that_a_disk_accepts() {
+        use DiskError::{Io, NoSpace};
+        for (text, expected) in [
+            ("eio", Some((vec![], 1.0, Effect::Fail(Io)))),
+            (
+                "enospc,op=write,share=0.5",
+                Some((vec![Operation::Write], 0.5, Effect::Fail(NoSpace))),
+            ),
+            (
+                "slow=30s,op=flush",
+                Some((vec![Operation::Flush], 1.0, Effect::DelayMicros(30_000_000))),
+            ),
+            ("gone", None),
+            ("powercut,loss=all", None),
+        ] {
+            let made = rule(ClaimFault::parse(text).unwrap());
+            let found = made
+                .clone()
+                .map(|rule| (rule.operations, rule.share, rule.effect));
+            assert_eq!(found, expected, "{text}");
+            assert!(made.is_none_or(|rule| rule.check().is_ok()), "{text}");
+        }
+    }
+}

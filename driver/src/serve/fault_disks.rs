@@ -1,0 +1,16 @@
+//! Runs `hostloop fault-disks`.
+
+use hostloop_fault_disk::memory;
+use hostloop_fault_disk::server::Server;
+
+use super::error::Error;
+use super::logging;
+use crate::cli::FaultDisksArgs;
+
+/// Serves fault disks until the process is killed, which is a power cut of all of them.
+pub fn fault_disks(args: &FaultDisksArgs) -> Result<(), Error> {
+    logging::start(&args.log)?;
+    memory::lock()?;
+    tracing::info!(socket = %args.socket.display(), "serving fault disks");
+    Ok(Server::new(args.memory).run(&args.socket)?)
+}
