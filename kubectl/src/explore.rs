@@ -38,7 +38,6 @@ mod cut_objects;
 mod explored_claim;
 mod job_end;
 mod order;
-mod persist;
 mod render;
 mod report;
 mod steps;

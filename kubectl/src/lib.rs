@@ -37,6 +37,7 @@ mod logs;
 mod manifests;
 mod node_pods;
 mod output;
+mod persist;
 mod platform;
 mod pod_logs;
 mod powercut;

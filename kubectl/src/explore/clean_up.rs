@@ -12,11 +12,11 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::cut_objects::{EXPLORATION, ExplorationId, KEPT, selector_of_all};
-use super::persist::{PAUSE, persist};
 use crate::api::{self, ApiError, Kind};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, NodePod};
 use crate::output;
+use crate::persist::{PAUSE, persist};
 use crate::volume_objects::{claim_ref, handle};
 
 /// How long a list of the nodes' cuts waits for the API server.

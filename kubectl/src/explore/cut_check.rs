@@ -17,10 +17,10 @@ use super::cut_node::CutNode;
 use super::cut_objects::{CutObjects, ExplorationId, KEPT};
 use super::explored_claim::ExploredClaim;
 use super::job_end::{JobEnd, container_with_reason, has_begun, job_end};
-use super::persist::{PAUSE, create, delete, is_gone, persist};
 use crate::api::{self, ApiError, Call, DEADLINE, Kind, Namespaced};
 use crate::cluster::Cluster;
 use crate::events;
+use crate::persist::{PAUSE, create, delete, is_gone, persist};
 use crate::volume_objects::bound_volume;
 
 /// The number of lines of a log that are shown.

@@ -14,10 +14,10 @@ use super::cut_node::CutNode;
 use super::cut_objects::ExplorationId;
 use super::explored_claim::ExploredClaim;
 use super::order::order;
-use super::persist::PAUSE;
 use super::{Args, Error, clean_up};
 use crate::cluster::Cluster;
 use crate::node_pods::Burst;
+use crate::persist::PAUSE;
 use crate::progress_line::ProgressLine;
 
 /// What is known of an exploration so far.
