@@ -16,8 +16,9 @@ use crate::api::{self, ApiError, Kind};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, NodePod};
 use crate::output;
-use crate::persist::{PAUSE, persist};
+use crate::persist::persist;
 use crate::volume_objects::{claim_ref, handle};
+use crate::waiting::PAUSE;
 
 /// How long a list of the nodes' cuts waits for the API server.
 const PATIENCE: Duration = Duration::from_secs(30);

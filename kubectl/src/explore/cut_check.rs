@@ -20,8 +20,9 @@ use super::job_end::{JobEnd, container_with_reason, has_begun, job_end};
 use crate::api::{self, ApiError, Call, DEADLINE, Kind, Namespaced};
 use crate::cluster::Cluster;
 use crate::events;
-use crate::persist::{PAUSE, create, delete, is_gone, persist};
+use crate::persist::{create, delete, is_gone, persist};
 use crate::volume_objects::bound_volume;
+use crate::waiting::PAUSE;
 
 /// The number of lines of a log that are shown.
 const LINES: i64 = 20;

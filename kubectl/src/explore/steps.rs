@@ -17,8 +17,8 @@ use super::order::order;
 use super::{Args, Error, clean_up};
 use crate::cluster::Cluster;
 use crate::node_pods::Burst;
-use crate::persist::PAUSE;
 use crate::progress_line::ProgressLine;
+use crate::waiting::PAUSE;
 
 /// What is known of an exploration so far.
 #[derive(Default)]
