@@ -15,15 +15,15 @@ use kube::{Api, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::error::Error;
 use super::transfer::DEVICE;
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, Namespaced, timely};
+use crate::persist::is_gone;
 use crate::progress_line::ProgressLine;
-use crate::waiting::{PAUSE, Waiting, pod_runs, snapshot_ready};
+use crate::waiting::{Waiting, pod_runs, snapshot_ready};
 
 /// The label of all objects. Its value is the name of the backup or restore.
 const LABEL: &str = "hostloop.csi.dev/backup";
@@ -228,17 +228,13 @@ impl<'a> Work<'a> {
     pub(super) async fn end_pod(&self) -> Result<(), Error> {
         let pods: Api<Pod> = self.api();
         self.delete(&Made::Pod(self.name.clone())).await?;
-        let began = Instant::now();
-        while api::get(&pods, &self.name).await?.is_some() {
-            if began.elapsed() >= self.args.timeout {
-                return Err(Error::Waiting {
-                    what: format!("for the end of pod {}", self.name),
-                    why: format!("not within {} s", self.args.timeout.as_secs()),
-                });
-            }
-            sleep(PAUSE).await;
+        if is_gone(&pods, &self.name, self.args.timeout).await? {
+            return Ok(());
         }
-        Ok(())
+        Err(Error::Waiting {
+            what: format!("for the end of pod {}", self.name),
+            why: format!("not within {} s", self.args.timeout.as_secs()),
+        })
     }
 
     /// Keeps an object that was made.
