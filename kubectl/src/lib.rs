@@ -35,6 +35,7 @@ mod load;
 mod log_line;
 mod logs;
 mod manifests;
+mod new_objects;
 mod node_pods;
 mod output;
 mod persist;

@@ -4,23 +4,21 @@ use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
-use hostloop_api_objects::constants::{ALLOW_MODE_CHANGE, SNAPSHOT_GROUP};
+use hostloop_api_objects::constants::ALLOW_MODE_CHANGE;
 use hostloop_api_objects::duration;
 use hostloop_api_objects::snapshots::{
     DeletionPolicy, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
 use super::error::Error;
 use super::transfer::DEVICE;
 use crate::Cluster;
-use crate::api::{self, ApiError, Call, Namespaced, timely};
+use crate::api::{self, ApiError, Namespaced};
+use crate::new_objects::{self, from_snapshot};
 use crate::persist::is_gone;
 use crate::progress_line::ProgressLine;
 use crate::waiting::{Waiting, pod_runs, snapshot_ready};
@@ -127,16 +125,9 @@ impl<'a> Work<'a> {
     ) -> Result<ReadySnapshot, Error> {
         let name = self.name.clone();
         let class = self.snapshot_class().await?;
-        let object: VolumeSnapshot = read(json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": self.metadata(&name),
-            "spec": {
-                "volumeSnapshotClassName": class,
-                "source": {"persistentVolumeClaimName": claim},
-            },
-        }));
-        self.create(Made::Snapshot(name.clone()), &object).await?;
+        let object = new_objects::snapshot(self.metadata(&name), &class, claim);
+        self.create::<VolumeSnapshot>(Made::Snapshot(name.clone()), &object)
+            .await?;
         let what = format!("for snapshot {name} to be ready");
         let waiting = self.waiting(&name, &what, claim);
         let snapshots: Api<VolumeSnapshot> = self.api();
@@ -190,20 +181,19 @@ impl<'a> Work<'a> {
 
     /// Makes a claim. Its volume comes with the first pod.
     pub(super) async fn claim(&self, claim: NewClaim<'_>) -> Result<(), Error> {
-        let source = claim.snapshot.map(
-            |name| json!({"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": name}),
-        );
-        let object: PersistentVolumeClaim = read(json!({
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
             "metadata": self.metadata(claim.name),
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
                 "volumeMode": claim.mode,
                 "storageClassName": claim.class,
                 "resources": {"requests": {"storage": claim.size.to_string()}},
-                "dataSource": source,
+                "dataSource": claim.snapshot.map(from_snapshot),
             },
-        }));
-        self.create(Made::Claim(claim.name.to_owned()), &object)
+        });
+        self.create::<PersistentVolumeClaim>(Made::Claim(claim.name.to_owned()), &object)
             .await
     }
 
@@ -216,7 +206,8 @@ impl<'a> Work<'a> {
     ) -> Result<(), Error> {
         let name = self.name.as_str();
         let object = pod(self.metadata(name), &self.args.image, claim, mode);
-        self.create(Made::Pod(name.to_owned()), &object).await?;
+        self.create::<Pod>(Made::Pod(name.to_owned()), &object)
+            .await?;
         let what = format!("for pod {name} to run");
         let waiting = self.waiting(name, &what, claim);
         let pods: Api<Pod> = self.api();
@@ -273,17 +264,11 @@ impl<'a> Work<'a> {
         api::delete(&self.api::<K>(), name, None, None, false).await
     }
 
-    async fn create<K>(&self, made: Made, object: &K) -> Result<(), Error>
-    where
-        K: Namespaced + Serialize,
-    {
-        let api = self.api::<K>();
+    async fn create<K: Namespaced>(&self, made: Made, object: &Value) -> Result<(), Error> {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(made.clone());
-        let call = Call::of("create", &api, &object.name_any());
-        let params = PostParams::default();
-        let sent = timely(call, api.create(&params, object)).await;
-        let Err(error) = sent else { return Ok(()) };
+        let created = api::create(&self.api::<K>(), object, false).await;
+        let Err(error) = created else { return Ok(()) };
         if !error.is_transient() {
             self.keep(&made);
         }
@@ -294,7 +279,7 @@ impl<'a> Work<'a> {
         json!({
             "name": name,
             "namespace": self.cluster.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "kubectl-hostloop", LABEL: self.name},
+            "labels": new_objects::labels(LABEL, &self.name),
         })
     }
 
@@ -311,12 +296,8 @@ impl<'a> Work<'a> {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("tests read each object")
-}
-
 /// A pod that waits for commands. It is root, whom devices belong to, and nothing else.
-fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
+fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Value {
     let (field, volume) = if mode == BLOCK {
         (
             "volumeDevices",
@@ -340,7 +321,9 @@ fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
         },
     });
     container[field] = json!([volume]);
-    read(json!({
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": metadata,
         "spec": {
             "restartPolicy": "Never",
@@ -355,5 +338,5 @@ fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
             "containers": [container],
             "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
         },
-    }))
+    })
 }

@@ -1,12 +1,12 @@
 //! The objects of the live check.
 
-use hostloop_api_objects::constants::SNAPSHOT_GROUP;
 use hostloop_api_objects::snapshots::VolumeSnapshot;
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::LivePlan;
+use crate::new_objects::{from_snapshot, labels, snapshot};
 
 /// The label that all objects of one check share. Its value is their name.
 pub(super) const LABEL: &str = "hostloop.csi.dev/check";
@@ -72,7 +72,7 @@ impl LivePlan {
         json!({
             "name": name,
             "namespace": self.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "kubectl-hostloop", LABEL: self.name},
+            "labels": labels(LABEL, &self.name),
         })
     }
 
@@ -82,12 +82,7 @@ impl LivePlan {
 
     /// The claim with the content of the snapshot.
     pub(super) fn restored_claim(&self) -> PersistentVolumeClaim {
-        let snapshot = json!({
-            "apiGroup": SNAPSHOT_GROUP,
-            "kind": "VolumeSnapshot",
-            "name": self.name,
-        });
-        self.claim_from(&TestObject::Restored.name(self), snapshot)
+        self.claim_from(&TestObject::Restored.name(self), from_snapshot(&self.name))
     }
 
     fn claim_from(&self, name: &str, source: Value) -> PersistentVolumeClaim {
@@ -103,15 +98,7 @@ impl LivePlan {
     }
 
     pub(super) fn snapshot(&self, class: &str) -> VolumeSnapshot {
-        read(json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": self.metadata(&self.name),
-            "spec": {
-                "volumeSnapshotClassName": class,
-                "source": {"persistentVolumeClaimName": self.name},
-            },
-        }))
+        read(snapshot(self.metadata(&self.name), class, &self.name))
     }
 
     /// A pod that the restricted pod security standard allows.
