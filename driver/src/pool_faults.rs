@@ -25,9 +25,6 @@ mod decide;
 mod effects;
 mod error;
 mod files;
-mod full;
-mod hanging;
-mod missing;
 #[cfg(test)]
 mod tests;
 

@@ -3,7 +3,6 @@
 use hostloop_controllers::api::pool_fault::{PoolFault, PoolFaultKind};
 
 use super::error::Obstacle;
-use super::{full, hanging, missing};
 use crate::storage::{Pools, Result};
 
 /// What a fault does to the pool of a slot.
@@ -15,24 +14,33 @@ pub(super) struct PoolEffect {
     pub(super) end: fn(&Pools, usize) -> Result<()>,
 }
 
+/// A file takes all free room of the pool's filesystem, so what is written to its thin volumes finds
+/// none. The file's name says what it is, and the pool promises no room that the file has.
 static FULL: PoolEffect = PoolEffect {
-    obstacle: full::obstacle,
+    obstacle: shared,
     begin: |pools, slot, _| pools.fill(slot),
     end: Pools::empty,
 };
 
+/// The pool is treated as one with a disk that went. Calls for its volumes fail, and pods that have
+/// one keep it.
 static MISSING: PoolEffect = PoolEffect {
-    obstacle: missing::obstacle,
-    begin: missing::begin,
+    obstacle: frozen,
+    begin: |pools, slot, fault| {
+        let why = format!("it has the fault {fault}, which an administrator has asked for");
+        pools.set_aside(slot, why)
+    },
     end: |pools, slot| {
         pools.bring_back(slot);
         Ok(())
     },
 };
 
+/// What needs the pool's files waits, for as long as the fault lasts at most. Pods that have a volume
+/// keep it, and go on.
 static HANGING: PoolEffect = PoolEffect {
-    obstacle: hanging::obstacle,
-    begin: hanging::begin,
+    obstacle: frozen,
+    begin: |pools, slot, fault| pools.hold_up(slot, fault.lasts),
     end: |pools, slot| {
         pools.release(slot);
         Ok(())
@@ -54,4 +62,15 @@ pub(super) fn obstacle(pools: &Pools, slot: usize, kind: PoolFaultKind) -> Optio
         Ok(_) => (of(kind).obstacle)(pools, slot),
         Err(why) => Some(Obstacle::NotOpen(why.clone())),
     }
+}
+
+/// Other files on the filesystem would have no room either, such as those of the node.
+fn shared(pools: &Pools, slot: usize) -> Option<Obstacle> {
+    let pool = pools.slots()[slot].state.clone().ok()?;
+    (!pool.is_alone()).then_some(Obstacle::Shared)
+}
+
+/// A frozen filesystem blocks sync(2) of the node, and could not be thawed meanwhile.
+fn frozen(pools: &Pools, slot: usize) -> Option<Obstacle> {
+    pools.frozen_volume(slot).map(Obstacle::Frozen)
 }
