@@ -285,11 +285,17 @@ impl NodePod {
         Ok(started.map_err(|error| ApiError::new(call, error))?)
     }
 
+    /// A command of the program in the container.
+    pub(super) fn command(&self, words: &[&str]) -> Vec<String> {
+        std::iter::once(self.program.as_str())
+            .chain(words.iter().copied())
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// The command that reports pools, volumes and devices.
     fn status_command(&self) -> Vec<String> {
-        [self.program.as_str(), "status", "--json"]
-            .map(str::to_owned)
-            .to_vec()
+        self.command(&["status", "--json"])
     }
 
     /// The command that reports where the blocks of these images are.

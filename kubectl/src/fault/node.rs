@@ -131,9 +131,9 @@ pub enum NodeFaultError {
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, NodeFaultError> {
     let words = args.command.words()?;
     let pod = pod_on(cluster, &args.node).await?;
-    let mut line = vec![pod.program.clone(), "pool-fault".to_owned()];
-    line.extend(words);
-    let said: NodeFaults = ask(cluster, &pod, &line)
+    let mut command = pod.command(&["pool-fault"]);
+    command.extend(words);
+    let said: NodeFaults = ask(cluster, &pod, &command)
         .await
         .map_err(|error| NodeFaultError::Node(error.to_string()))?;
     let rows: Vec<PoolFaultRow> = said

@@ -52,7 +52,7 @@ impl EventPod {
 
     /// `hostloop events` for a request.
     fn command(&self, request: &Request) -> Vec<String> {
-        let mut command = vec![self.pod.program.clone(), "events".to_owned()];
+        let mut command = self.pod.command(&["events"]);
         command.extend(["--follow", "--json", "--until-eof"].map(str::to_owned));
         command.push(format!("--from={}", request.from));
         command.push(format!("--boot={}", request.boot));
