@@ -254,6 +254,16 @@ impl NodePod {
         })
     }
 
+    /// Starts a command that ends with its standard input.
+    async fn start(
+        &self,
+        cluster: &Cluster,
+        command: &[String],
+    ) -> Result<AttachedProcess, NodeError> {
+        let started = timeout(DEADLINE, self.exec(cluster, command, true)).await;
+        started.map_err(|_| self.late(DEADLINE))?
+    }
+
     /// The error of a command that takes longer than this.
     fn late(&self, deadline: Duration) -> NodeError {
         NodeError::Late {

@@ -7,8 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::time::timeout;
 
 use super::{
-    DEADLINE, MAX_OUTPUT, NodeError, NodePod, ask, ask_within, read, read_error, read_json,
-    succeeded,
+    MAX_OUTPUT, NodeError, NodePod, ask, ask_within, read, read_error, read_json, succeeded,
 };
 use crate::cluster::Cluster;
 
@@ -36,9 +35,7 @@ impl NodePod {
         mut said: impl FnMut(CutsLine),
     ) -> Result<(), NodeError> {
         let command = self.take_command(volume, burst);
-        let started = timeout(DEADLINE, self.exec(cluster, &command, true)).await;
-        let started = started.map_err(|_| self.late(DEADLINE))?;
-        let mut process = started?;
+        let mut process = self.start(cluster, &command).await?;
         let status = process.take_status();
         let (stdout, stderr) = (process.stdout(), process.stderr());
         let mut has_ended = false;
