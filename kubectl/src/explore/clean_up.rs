@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::cut_objects::{EXPLORATION, ExplorationId, KEPT, selector_of_all};
-use crate::api::{self, ApiError, Kind};
+use crate::api::{self, ApiError, Kind, served};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, NodePod};
 use crate::output;
@@ -190,14 +190,6 @@ async fn delete_all<K: Kind>(api: &Api<K>, objects: &[K]) -> Result<(), ApiError
         }
     }
     Ok(())
-}
-
-/// A list; an empty one of a kind that the API server does not serve.
-fn served<K>(list: Result<Vec<K>, ApiError>) -> Result<Vec<K>, ApiError> {
-    match list {
-        Err(ApiError::NotServed(_)) => Ok(Vec::new()),
-        list => list,
-    }
 }
 
 fn exploration_of<K: Kind>(object: &K) -> Option<ExplorationId> {
