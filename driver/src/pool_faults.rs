@@ -101,7 +101,6 @@ impl PoolFaults {
         self.show();
     }
 
-    /// The number of pools.
     pub fn count(&self) -> usize {
         self.known.len()
     }

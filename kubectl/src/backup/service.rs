@@ -117,7 +117,6 @@ impl Asker<'_> {
         Ok(service.spec)
     }
 
-    /// A token for the service.
     async fn token(&self, audience: &str) -> Result<String, ServiceError> {
         let usual = (self.cluster.namespace.as_str(), self.account);
         let (namespace, account) = self.account.split_once('/').unwrap_or(usual);
@@ -146,7 +145,7 @@ impl Asker<'_> {
         token.ok_or_else(|| ServiceError::NoToken(account.to_owned()))
     }
 
-    /// A connection to the service.
+    /// Connects to the address, or through a pod of the Service that it names.
     async fn client(
         &self,
         service: &SnapshotMetadataServiceSpec,

@@ -67,7 +67,6 @@ impl fmt::Display for Made {
     }
 }
 
-/// A snapshot that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadySnapshot {
     pub(super) name: String,
@@ -78,7 +77,6 @@ pub(super) struct ReadySnapshot {
     pub(super) size: u64,
 }
 
-/// A claim to make.
 pub(super) struct NewClaim<'a> {
     pub(super) name: &'a str,
     /// The volume mode.
@@ -153,7 +151,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// The class of snapshots.
+    /// The class that is named, or one of the driver that deletes its snapshots.
     async fn snapshot_class(&self) -> Result<String, Error> {
         if let Some(named) = &self.args.snapshot_class {
             return Ok(named.clone());

@@ -158,7 +158,6 @@ impl<N: CutNode> CutChecker<'_, N> {
         Ok(CutResult::Unknown(CutReason { why, log }))
     }
 
-    /// The pods of a Job.
     async fn pods(&self, name: &str) -> Result<Vec<Pod>, ApiError> {
         let labels = format!("batch.kubernetes.io/job-name={name}");
         let of_job = ListParams::default().labels(&labels);
