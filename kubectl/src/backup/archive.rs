@@ -307,7 +307,7 @@ impl DataReader {
             Some(end) if end <= self.size => Ok(Some(range)),
             _ => Err(ArchiveError::Content {
                 path: self.path.clone(),
-                why: "a range is behind the end of the volume",
+                why: "a range is behind the end of the volume: the file was changed or is damaged",
             }),
         }
     }
