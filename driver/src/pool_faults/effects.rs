@@ -2,13 +2,13 @@
 
 use hostloop_controllers::api::pool_fault::{PoolFault, PoolFaultKind};
 
-use super::error::Obstacle;
+use super::error::PoolObstacle;
 use crate::storage::{Pools, Result};
 
 /// What a fault does to the pool of a slot.
 pub(super) struct PoolEffect {
     /// Why an open pool can't have it; `None` if it can.
-    pub(super) obstacle: fn(&Pools, usize) -> Option<Obstacle>,
+    pub(super) obstacle: fn(&Pools, usize) -> Option<PoolObstacle>,
     pub(super) begin: fn(&Pools, usize, &PoolFault) -> Result<()>,
     /// Takes back what is there.
     pub(super) end: fn(&Pools, usize) -> Result<()>,
@@ -57,20 +57,20 @@ pub(super) fn of(kind: PoolFaultKind) -> &'static PoolEffect {
 }
 
 /// Why the pool of a slot can't have a fault.
-pub(super) fn obstacle(pools: &Pools, slot: usize, kind: PoolFaultKind) -> Option<Obstacle> {
+pub(super) fn obstacle(pools: &Pools, slot: usize, kind: PoolFaultKind) -> Option<PoolObstacle> {
     match &pools.slots()[slot].state {
         Ok(_) => (of(kind).obstacle)(pools, slot),
-        Err(why) => Some(Obstacle::NotOpen(why.clone())),
+        Err(why) => Some(PoolObstacle::NotOpen(why.clone())),
     }
 }
 
 /// Other files on the filesystem would have no room either, such as those of the node.
-fn shared(pools: &Pools, slot: usize) -> Option<Obstacle> {
+fn shared(pools: &Pools, slot: usize) -> Option<PoolObstacle> {
     let pool = pools.slots()[slot].state.clone().ok()?;
-    (!pool.is_alone()).then_some(Obstacle::Shared)
+    (!pool.is_alone()).then_some(PoolObstacle::Shared)
 }
 
 /// A frozen filesystem blocks sync(2) of the node, and could not be thawed meanwhile.
-fn frozen(pools: &Pools, slot: usize) -> Option<Obstacle> {
-    pools.frozen_volume(slot).map(Obstacle::Frozen)
+fn frozen(pools: &Pools, slot: usize) -> Option<PoolObstacle> {
+    pools.frozen_volume(slot).map(PoolObstacle::Frozen)
 }
