@@ -169,10 +169,15 @@ mod tests {
     #[case::equals("exploration-1=a", false)]
     #[case::flag("--help", false)]
     fn ids(#[case] text: &str, #[case] is_id: bool) {
-        let id = ExplorationId::parse(text);
-        assert_eq!(id.is_some(), is_id);
-        let longest = format!("exploration-{}", "a".repeat(52));
-        assert_eq!(ExplorationId::parse(&longest), None);
+        assert_eq!(ExplorationId::parse(text).is_some(), is_id);
+    }
+
+    #[test]
+    fn an_id_is_no_longer_than_a_label() {
+        for (length, is_id) in [(51, true), (52, false)] {
+            let text = format!("exploration-{}", "a".repeat(length));
+            assert_eq!(ExplorationId::parse(&text).is_some(), is_id, "{text}");
+        }
     }
 
     #[rstest]
