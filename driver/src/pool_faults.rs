@@ -25,14 +25,11 @@ mod decide;
 mod effects;
 mod error;
 mod files;
-mod full;
-mod hanging;
-mod missing;
 #[cfg(test)]
 mod tests;
 
-use decide::{FaultStep, KnownFault};
-pub use error::{Obstacle, PoolFaultRefused};
+use decide::{KnownPoolFault, PoolFaultStep};
+pub use error::{PoolFaultRefused, PoolObstacle};
 pub(crate) use files::noted_faults;
 pub use files::{FaultFiles, FaultFilesError, PoolFaultRequest};
 
@@ -56,7 +53,7 @@ pub struct PoolFaults {
     /// The faults that claims may ask for.
     claims: Vec<OfferedFault>,
     /// What was last done, by slot. Held while it is done.
-    known: Vec<Mutex<Option<KnownFault>>>,
+    known: Vec<Mutex<Option<KnownPoolFault>>>,
     /// What was last written, and what is known of each slot by then.
     shown: Mutex<Shown>,
     counts: Mutex<BTreeMap<CountKey, u64>>,
@@ -104,7 +101,6 @@ impl PoolFaults {
         self.show();
     }
 
-    /// The number of pools.
     pub fn count(&self) -> usize {
         self.known.len()
     }
@@ -142,14 +138,14 @@ impl PoolFaults {
         let step = decide::decide(requested, known.as_ref(), Instant::now());
         let before = known.as_ref().map(|known| known.now.clone());
         match step {
-            FaultStep::Nothing => return,
-            FaultStep::Begin(request) => *known = Some(self.begin(slot, request)),
-            FaultStep::End => {
+            PoolFaultStep::Nothing => return,
+            PoolFaultStep::Begin(request) => *known = Some(self.begin(slot, request)),
+            PoolFaultStep::End => {
                 if let Some(ending) = known.take() {
                     *known = self.end(slot, ending).err();
                 }
             }
-            FaultStep::Expire => {
+            PoolFaultStep::Expire => {
                 if let Some(ending) = known.take() {
                     *known = Some(self.end(slot, ending).map_or_else(|failed| failed, expired));
                 }
@@ -161,7 +157,7 @@ impl PoolFaults {
     }
 
     /// Begins a fault, or refuses it.
-    fn begin(&self, slot: usize, request: PoolFaultRequest) -> KnownFault {
+    fn begin(&self, slot: usize, request: PoolFaultRequest) -> KnownPoolFault {
         let (kind, ends, state, message) = match self.begun(slot, &request) {
             Ok(fault) => (
                 Some(fault.kind),
@@ -182,7 +178,7 @@ impl PoolFaults {
                 (None, None, state, message)
             }
         };
-        KnownFault {
+        KnownPoolFault {
             kind,
             ends,
             now: PoolFaultNow {
@@ -219,19 +215,19 @@ impl PoolFaults {
     }
 
     /// Ends a fault that is in force. `Err` has one that can't end yet, which is tried again.
-    fn end(&self, slot: usize, known: KnownFault) -> Result<KnownFault, KnownFault> {
+    fn end(&self, slot: usize, known: KnownPoolFault) -> Result<KnownPoolFault, KnownPoolFault> {
         let Some(kind) = known.kind.filter(|_| known.ends.is_some()) else {
             return Ok(known);
         };
         match (effects::of(kind).end)(&self.pools, slot) {
             Ok(()) => {
                 self.pools.note_fault(slot, None);
-                Ok(KnownFault {
+                Ok(KnownPoolFault {
                     ends: None,
                     ..known
                 })
             }
-            Err(error) => Err(KnownFault {
+            Err(error) => Err(KnownPoolFault {
                 ends: Some(Instant::now()),
                 now: PoolFaultNow {
                     state: PoolFaultState::Failed,
@@ -244,7 +240,7 @@ impl PoolFaults {
     }
 
     /// Counts and logs what has changed.
-    fn say(&self, slot: usize, before: Option<&PoolFaultNow>, known: Option<&KnownFault>) {
+    fn say(&self, slot: usize, before: Option<&PoolFaultNow>, known: Option<&KnownPoolFault>) {
         let pool = self.pool_name(slot);
         let Some(known) = known else {
             let fault = before.map_or("", |before| &before.fault);
@@ -297,8 +293,8 @@ impl PoolFaults {
 }
 
 /// A fault that has ended by its time.
-fn expired(known: KnownFault) -> KnownFault {
-    KnownFault {
+fn expired(known: KnownPoolFault) -> KnownPoolFault {
+    KnownPoolFault {
         now: PoolFaultNow {
             state: PoolFaultState::Over,
             message: "The time of the fault has passed, and the pool works again".to_owned(),

@@ -55,6 +55,14 @@ pub(super) async fn list_all<K: Kind>(api: &Api<K>) -> Result<Vec<K>, ApiError> 
     list(api, ListParams::default()).await
 }
 
+/// What was found; nothing of a kind that the API server does not serve.
+pub(super) fn served<T: Default>(found: Result<T, ApiError>) -> Result<T, ApiError> {
+    match found {
+        Err(ApiError::NotServed(_)) => Ok(T::default()),
+        found => found,
+    }
+}
+
 /// Reads an object; `None` if it does not exist.
 pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
     let sent = async {

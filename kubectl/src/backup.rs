@@ -119,7 +119,6 @@ async fn clean_up(work: &Work<'_>, progress: &mut ProgressLine) {
     }
 }
 
-/// Makes a backup.
 async fn back_up(
     args: &Args,
     work: &Work<'_>,
@@ -209,7 +208,6 @@ async fn list<'b>(
     }
 }
 
-/// The volume of a claim.
 async fn volume(work: &Work<'_>, name: &str) -> Result<VolumeInfo, Error> {
     let cluster = work.cluster;
     let claims: Api<PersistentVolumeClaim> = work.api();

@@ -1,8 +1,11 @@
 //! Kubernetes events: their times, and the last warning about an object.
 
 use k8s_openapi::api::core::v1::{Event, Pod};
-use kube::Resource;
+use kube::api::ListParams;
+use kube::{Api, Resource};
 
+use super::api;
+use super::cluster::Cluster;
 use super::volume_objects::{condition, created_ns, ns};
 
 /// A warning about an object.
@@ -40,6 +43,22 @@ pub(super) fn text(event: &Event) -> String {
         Some(reason) if !reason.is_empty() => format!("{reason}: {message}"),
         _ => message.to_owned(),
     }
+}
+
+/// The warnings in a namespace; none if they can't be read.
+pub(super) async fn warnings(cluster: &Cluster, namespace: &str) -> Vec<Event> {
+    let events: Api<Event> = cluster.namespaced(Some(namespace));
+    let warnings = ListParams::default().fields("type=Warning");
+    api::list(&events, warnings).await.unwrap_or_default()
+}
+
+/// The text of the last event about an object with such a name.
+pub(super) fn last_about(events: &[Event], is_meant: impl Fn(&str) -> bool) -> Option<String> {
+    events
+        .iter()
+        .filter(|event| is_meant(event.involved_object.name.as_deref().unwrap_or_default()))
+        .max_by_key(|event| at_ns(event))
+        .map(text)
 }
 
 /// True if an event warns.

@@ -38,7 +38,6 @@ mod cut_objects;
 mod explored_claim;
 mod job_end;
 mod order;
-mod persist;
 mod render;
 mod report;
 mod steps;
@@ -152,7 +151,9 @@ pub enum Error {
     Unbound(String),
     #[error("claim {0}: its PersistentVolume is missing, or is another driver's")]
     NoVolume(String),
-    #[error("claim {0} has no StorageClass that is there, and its cuts become claims of its class")]
+    #[error(
+        "claim {0} has no StorageClass that exists: create it, because its cuts become claims of it"
+    )]
     NoClass(String),
     #[error(
         "StorageClass {0} retains its volumes, so each check would leave one: use a class with \

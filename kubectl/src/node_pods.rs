@@ -254,6 +254,16 @@ impl NodePod {
         })
     }
 
+    /// Starts a command that ends with its standard input.
+    async fn start(
+        &self,
+        cluster: &Cluster,
+        command: &[String],
+    ) -> Result<AttachedProcess, NodeError> {
+        let started = timeout(DEADLINE, self.exec(cluster, command, true)).await;
+        started.map_err(|_| self.late(DEADLINE))?
+    }
+
     /// The error of a command that takes longer than this.
     fn late(&self, deadline: Duration) -> NodeError {
         NodeError::Late {
@@ -285,11 +295,17 @@ impl NodePod {
         Ok(started.map_err(|error| ApiError::new(call, error))?)
     }
 
+    /// A command of the program in the container.
+    pub(super) fn command(&self, words: &[&str]) -> Vec<String> {
+        std::iter::once(self.program.as_str())
+            .chain(words.iter().copied())
+            .map(str::to_owned)
+            .collect()
+    }
+
     /// The command that reports pools, volumes and devices.
     fn status_command(&self) -> Vec<String> {
-        [self.program.as_str(), "status", "--json"]
-            .map(str::to_owned)
-            .to_vec()
+        self.command(&["status", "--json"])
     }
 
     /// The command that reports where the blocks of these images are.

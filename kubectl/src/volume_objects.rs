@@ -99,10 +99,7 @@ impl VolumeObjects {
 
     /// The list, or nothing. A cluster without the kind has no objects of it.
     pub(super) fn noted_if_served<T>(&mut self, list: Result<Vec<T>, ApiError>) -> Vec<T> {
-        match list {
-            Err(ApiError::NotServed(_)) => Vec::new(),
-            list => self.noted(list),
-        }
+        self.noted(api::served(list))
     }
 
     pub(super) fn volume_of(&self, claim: &PersistentVolumeClaim) -> Option<&PersistentVolume> {

@@ -3,9 +3,8 @@
 use std::time::{Duration, Instant};
 
 use hostloop_api_objects::snapshots::VolumeSnapshot;
-use k8s_openapi::api::core::v1::{ContainerState, Event, Pod};
+use k8s_openapi::api::core::v1::{ContainerState, Pod};
 use kube::Api;
-use kube::api::ListParams;
 
 use crate::Cluster;
 use crate::api::{self, Kind};
@@ -82,17 +81,10 @@ impl Waiting<'_> {
     }
 
     async fn warning(&self) -> Option<String> {
-        let api: Api<Event> = self.cluster.namespaced(Some(self.namespace));
-        let warnings = ListParams::default().fields("type=Warning");
-        let found = api::list(&api, warnings).await.ok()?;
-        found
-            .iter()
-            .filter(|event| {
-                let name = event.involved_object.name.as_deref().unwrap_or_default();
-                name == self.name || self.related.iter().any(|related| related == name)
-            })
-            .max_by_key(|event| events::at_ns(event))
-            .map(events::text)
+        let warnings = events::warnings(self.cluster, self.namespace).await;
+        events::last_about(&warnings, |name| {
+            name == self.name || self.related.iter().any(|related| related == name)
+        })
     }
 }
 

@@ -54,17 +54,11 @@ fn left(cluster: &Cluster) -> String {
     in_namespace + &of_cluster
 }
 
-/// No node has a cut that is not kept.
+/// The node has no cut that is not kept.
 fn no_cuts(cluster: &Cluster) {
-    let pod = ["get", "pods", "-n", "hostloop", "--output=name"];
-    let pod = cluster.kubectl(&[&pod[..], &["-l", "app.kubernetes.io/name=hostloop"]].concat());
-    let pod = pod
-        .lines()
-        .next()
-        .expect("a pod")
-        .trim_start_matches("pod/");
     let list = ["hostloop", "cuts", "list", "--json"];
-    let cuts: Value = serde_json::from_str(&cluster.exec("hostloop", pod, &list)).expect("JSON");
+    let cuts = cluster.exec("hostloop", "daemonset/hostloop", &list);
+    let cuts: Value = serde_json::from_str(&cuts).expect("JSON");
     assert_eq!(cuts["cuts"].as_array().map(Vec::len), Some(0), "{cuts}");
 }
 

@@ -10,6 +10,7 @@ use std::time::Duration;
 use futures::FutureExt;
 use futures::future::BoxFuture;
 use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
+use hostloop_report::error_chain;
 use hyper_util::rt::TokioIo;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
@@ -87,7 +88,7 @@ pub(super) async fn connect(
     let connected = timeout(CONNECT, endpoint.connect_with_connector(connector)).await;
     let channel = match connected {
         Ok(Ok(channel)) => channel,
-        Ok(Err(error)) => return Err(unreachable(node, &sources(&error))),
+        Ok(Err(error)) => return Err(unreachable(node, &error_chain(&error))),
         Err(_) => return Err(unreachable(node, "no answer")),
     };
     Ok(SnapshotMetadataClient::new(channel).max_decoding_message_size(MAX_MESSAGE))
@@ -97,18 +98,6 @@ pub(super) async fn connect(
 fn unreachable(node: NodeEndpoint, why: &str) -> Status {
     tracing::warn!(address = %node.address, why, "cannot connect to a node for changed blocks");
     Status::unavailable("cannot connect to the node that has the snapshot: try again")
-}
-
-/// An error with all that caused it.
-fn sources(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text.push_str(": ");
-        text.push_str(&error.to_string());
-        cause = error.source();
-    }
-    text
 }
 
 /// The caller's status for one of a node or of the connection to it. It has the code and message of

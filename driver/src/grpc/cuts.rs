@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use hostloop_report::clock::now_ns;
 use hostloop_report::cuts::{
     CutList, CutReport, DroppedCuts, KeptCut, MAX_CUTS, MAX_EVERY, MAX_EXPIRE, MIN_EVERY,
     MIN_EXPIRE, TakeCuts,
@@ -15,7 +14,7 @@ use super::Server;
 use super::operation_locks::{Fingerprint, Key, Operation};
 use super::pool_threads::{DELETIONS, Lane, Work};
 use crate::csi::error::Error as CsiError;
-use crate::record::{CutMark, namespace_of};
+use crate::record::{CutMark, namespace_of, now_ns};
 use crate::storage::{
     self, CutError, ExplorationId, Freed, PoolId, SnapshotId, SnapshotRecord, VolumeId,
 };

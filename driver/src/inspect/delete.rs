@@ -114,32 +114,12 @@ fn failed(id: &str, why: Failure) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use tokio::net::UnixListener;
     use tokio_stream::wrappers::UnixListenerStream;
 
     use super::*;
-    use crate::controller::Controller;
-    use crate::csi::identity::Identity;
-    use crate::grpc::Server;
-    use crate::node::Node;
     use crate::storage::PoolId;
     use crate::testkit::{Configs, Site};
-
-    fn server(site: &Site) -> Server {
-        let (pools, configs) = (site.pools(), Configs::default());
-        let controller = Controller::new(pools.clone(), configs.controller);
-        let node = Node::new(pools.clone(), configs.node);
-        let identity = Identity {
-            name: "hostloop.test".into(),
-            vendor_version: "0".into(),
-            topology: true,
-            expansion: true,
-            snapshot_metadata: true,
-        };
-        Server::new(identity, Arc::new(controller), Arc::new(node))
-    }
 
     #[tokio::test]
     async fn deletes_over_a_socket() {
@@ -147,7 +127,7 @@ mod tests {
         let volume = site.make("free");
         let endpoint = site.root().join("csi.sock");
         let connections = UnixListenerStream::new(UnixListener::bind(&endpoint).unwrap());
-        let server = server(&site);
+        let server = Configs::default().server(site.pools());
         tokio::spawn(async move { server.serve(connections, std::future::pending()).await });
         let args = DeleteArgs {
             endpoint,
@@ -169,7 +149,7 @@ mod tests {
         std::fs::write(site.path(format!("volumes/{}/volume.json", broken.id)), "{").unwrap();
         site.open();
         let (device, _) = site.mounted(&used, "at");
-        let csi = Csi::within(server(&site).routes());
+        let csi = Csi::within(Configs::default().server(site.pools()).routes());
         for id in [free.id.to_string(), broken.id.to_string(), snapshot] {
             delete(&csi, &id).await.unwrap();
             let again = delete(&csi, &id).await;

@@ -9,7 +9,7 @@ use super::files::PoolFaultRequest;
 
 /// What was done for a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct KnownFault {
+pub(super) struct KnownPoolFault {
     /// `None` if it never began.
     pub(super) kind: Option<PoolFaultKind>,
     /// When it ends, while it is in force.
@@ -20,7 +20,7 @@ pub(super) struct KnownFault {
 
 /// A step towards what is asked for.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum FaultStep {
+pub(super) enum PoolFaultStep {
     Nothing,
     Begin(PoolFaultRequest),
     /// Its time has passed.
@@ -32,21 +32,21 @@ pub(super) enum FaultStep {
 /// Decides the next step for a pool.
 pub(super) fn decide(
     requested: Option<&PoolFaultRequest>,
-    known: Option<&KnownFault>,
+    known: Option<&KnownPoolFault>,
     now: Instant,
-) -> FaultStep {
+) -> PoolFaultStep {
     match (requested, known) {
-        (None, None) => FaultStep::Nothing,
-        (Some(requested), None) => FaultStep::Begin(requested.clone()),
+        (None, None) => PoolFaultStep::Nothing,
+        (Some(requested), None) => PoolFaultStep::Begin(requested.clone()),
         (Some(requested), Some(known)) if is_of(known, requested) => match known.ends {
-            Some(ends) if now >= ends => FaultStep::Expire,
-            _ => FaultStep::Nothing,
+            Some(ends) if now >= ends => PoolFaultStep::Expire,
+            _ => PoolFaultStep::Nothing,
         },
-        (_, Some(_)) => FaultStep::End,
+        (_, Some(_)) => PoolFaultStep::End,
     }
 }
 
-fn is_of(known: &KnownFault, request: &PoolFaultRequest) -> bool {
+fn is_of(known: &KnownPoolFault, request: &PoolFaultRequest) -> bool {
     known.now.fault == request.fault && known.now.requested_ns == request.requested_ns
 }
 
@@ -83,7 +83,7 @@ mod tests {
     ) {
         let now = Instant::now();
         let requested = requested.map(|(fault, at)| request(fault, at));
-        let known = known.map(|ends| KnownFault {
+        let known = known.map(|ends| KnownPoolFault {
             kind: Some(PoolFaultKind::Full),
             ends: ends.map(|seconds| now + Duration::from_secs(seconds)),
             now: PoolFaultNow {
@@ -94,13 +94,13 @@ mod tests {
             },
         });
         let step = match decide(requested.as_ref(), known.as_ref(), now) {
-            FaultStep::Nothing => "nothing",
-            FaultStep::Begin(begun) => {
+            PoolFaultStep::Nothing => "nothing",
+            PoolFaultStep::Begin(begun) => {
                 assert_eq!(Some(begun), requested);
                 "begin"
             }
-            FaultStep::Expire => "expire",
-            FaultStep::End => "end",
+            PoolFaultStep::Expire => "expire",
+            PoolFaultStep::End => "end",
         };
         assert_eq!(step, expected);
     }

@@ -2,37 +2,45 @@
 
 use hostloop_controllers::api::pool_fault::{PoolFault, PoolFaultKind};
 
-use super::error::Obstacle;
-use super::{full, hanging, missing};
+use super::error::PoolObstacle;
 use crate::storage::{Pools, Result};
 
 /// What a fault does to the pool of a slot.
 pub(super) struct PoolEffect {
     /// Why an open pool can't have it; `None` if it can.
-    pub(super) obstacle: fn(&Pools, usize) -> Option<Obstacle>,
+    pub(super) obstacle: fn(&Pools, usize) -> Option<PoolObstacle>,
     pub(super) begin: fn(&Pools, usize, &PoolFault) -> Result<()>,
     /// Takes back what is there.
     pub(super) end: fn(&Pools, usize) -> Result<()>,
 }
 
+/// A file takes all free room of the pool's filesystem, so what is written to its thin volumes finds
+/// none. The file's name says what it is, and the pool promises no room that the file has.
 static FULL: PoolEffect = PoolEffect {
-    obstacle: full::obstacle,
+    obstacle: shared,
     begin: |pools, slot, _| pools.fill(slot),
     end: Pools::empty,
 };
 
+/// The pool is treated as one with a disk that went. Calls for its volumes fail, and pods that have
+/// one keep it.
 static MISSING: PoolEffect = PoolEffect {
-    obstacle: missing::obstacle,
-    begin: missing::begin,
+    obstacle: frozen,
+    begin: |pools, slot, fault| {
+        let why = format!("it has the fault {fault}, which an administrator has asked for");
+        pools.set_aside(slot, why)
+    },
     end: |pools, slot| {
         pools.bring_back(slot);
         Ok(())
     },
 };
 
+/// What needs the pool's files waits, for as long as the fault lasts at most. Pods that have a volume
+/// keep it, and go on.
 static HANGING: PoolEffect = PoolEffect {
-    obstacle: hanging::obstacle,
-    begin: hanging::begin,
+    obstacle: frozen,
+    begin: |pools, slot, fault| pools.hold_up(slot, fault.lasts),
     end: |pools, slot| {
         pools.release(slot);
         Ok(())
@@ -49,9 +57,20 @@ pub(super) fn of(kind: PoolFaultKind) -> &'static PoolEffect {
 }
 
 /// Why the pool of a slot can't have a fault.
-pub(super) fn obstacle(pools: &Pools, slot: usize, kind: PoolFaultKind) -> Option<Obstacle> {
+pub(super) fn obstacle(pools: &Pools, slot: usize, kind: PoolFaultKind) -> Option<PoolObstacle> {
     match &pools.slots()[slot].state {
         Ok(_) => (of(kind).obstacle)(pools, slot),
-        Err(why) => Some(Obstacle::NotOpen(why.clone())),
+        Err(why) => Some(PoolObstacle::NotOpen(why.clone())),
     }
+}
+
+/// Other files on the filesystem would have no room either, such as those of the node.
+fn shared(pools: &Pools, slot: usize) -> Option<PoolObstacle> {
+    let pool = pools.slots()[slot].state.clone().ok()?;
+    (!pool.is_alone()).then_some(PoolObstacle::Shared)
+}
+
+/// A frozen filesystem blocks sync(2) of the node, and could not be thawed meanwhile.
+fn frozen(pools: &Pools, slot: usize) -> Option<PoolObstacle> {
+    pools.frozen_volume(slot).map(PoolObstacle::Frozen)
 }

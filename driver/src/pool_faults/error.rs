@@ -6,7 +6,7 @@ use crate::storage::{self, VolumeId};
 
 /// Why a pool can't have a fault, as the end of a sentence that names both.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Obstacle {
+pub enum PoolObstacle {
     #[error("it is not open: {0}")]
     NotOpen(String),
     #[error(
@@ -29,7 +29,7 @@ pub enum PoolFaultRefused {
     #[error(transparent)]
     Text(#[from] PoolFaultError),
     #[error(transparent)]
-    Impossible(#[from] Obstacle),
+    Impossible(#[from] PoolObstacle),
     /// A step failed.
     #[error(transparent)]
     Pool(#[from] storage::Error),

@@ -52,10 +52,9 @@ pub(super) fn start(
         }
     };
     let (server, stop) = (server.clone(), stop.clone());
-    roles.start("serving cuts", async move {
+    roles.keep("serving cuts", async move {
         let accepting = accept(listener, server, stop.clone());
         stop.run_until_cancelled(accepting).await;
-        Ok(())
     });
     Some(name)
 }

@@ -35,8 +35,16 @@ pub fn start(
     let refresh = refresh_read_only(node, blocking.clone(), stop.clone());
     tasks.start("refreshing read-only targets", refresh);
     for slot in 0..pools.count() {
-        let tend = tend(pools.clone(), slot, blocking.clone(), stop.clone());
-        tasks.start("looking after a pool", tend);
+        // Opens a missing pool once it appears, and repeats releases that failed before.
+        let pools = pools.clone();
+        keep_doing(
+            "looking after a pool",
+            move || pools.tend(slot),
+            SEARCH,
+            blocking,
+            stop,
+            tasks,
+        );
     }
     let settle = settle_groups(pools.clone(), blocking.clone(), stop.clone());
     tasks.start("settling groups", settle);
@@ -47,23 +55,22 @@ pub fn start(
 pub fn start_expiry(server: &Server, stop: &CancellationToken, tasks: &mut Tasks) {
     for slot in 0..server.pools().count() {
         let expire = expire_cuts(server.clone(), slot, stop.clone());
-        tasks.start("deleting expired cuts", expire);
+        tasks.keep("deleting expired cuts", expire);
     }
 }
 
 /// Deletes the expired cuts of one pool. Each has its own task, so a hanging one delays no other.
-async fn expire_cuts(server: Server, slot: usize, stop: CancellationToken) -> Result<(), String> {
+async fn expire_cuts(server: Server, slot: usize, stop: CancellationToken) {
     loop {
         let expired = server.drop_expired_cuts(slot);
         stop.run_until_cancelled(expired).await;
         if !has_waited(EXPIRY, &stop).await {
-            return Ok(());
+            return;
         }
     }
 }
 
-/// Starts the tasks that give pools the faults that are asked for, until `stop`. Each pool has its own
-/// task, so a hanging pool delays no other.
+/// Starts the tasks that give pools the faults that are asked for, until `stop`.
 pub(super) fn tend_faults(
     faults: &Arc<PoolFaults>,
     blocking: &Blocking,
@@ -71,49 +78,36 @@ pub(super) fn tend_faults(
     tasks: &mut Tasks,
 ) {
     for slot in 0..faults.count() {
-        let tended = tend_fault(faults.clone(), slot, blocking.clone(), stop.clone());
-        tasks.start("the faults of a pool", tended);
-    }
-}
-
-async fn tend_fault(
-    faults: Arc<PoolFaults>,
-    slot: usize,
-    blocking: Blocking,
-    stop: CancellationToken,
-) -> Result<(), String> {
-    while has_waited(FAULTS, &stop).await {
         let faults = faults.clone();
-        work(
-            "the faults of a pool",
+        keep_doing(
+            "giving a pool its faults",
             move || faults.tend(slot),
-            &blocking,
-            &stop,
-        )
-        .await?;
+            FAULTS,
+            blocking,
+            stop,
+            tasks,
+        );
     }
-    Ok(())
 }
 
-/// Opens a missing pool once it appears, and repeats releases that failed before. Each pool has
-/// its own task, so a hanging pool delays no other.
-async fn tend(
-    pools: Arc<Pools>,
-    slot: usize,
-    blocking: Blocking,
-    stop: CancellationToken,
-) -> Result<(), String> {
-    while has_waited(SEARCH, &stop).await {
-        let pools = pools.clone();
-        work(
-            "looking after a pool",
-            move || pools.tend(slot),
-            &blocking,
-            &stop,
-        )
-        .await?;
-    }
-    Ok(())
+/// Starts a task that does its work on a thread again and again, after a pause each time, until
+/// `stop`. Each pool has its own, so a hanging pool delays no other.
+fn keep_doing(
+    name: &'static str,
+    task: impl Fn() + Clone + Send + 'static,
+    pause: Duration,
+    blocking: &Blocking,
+    stop: &CancellationToken,
+    tasks: &mut Tasks,
+) {
+    let (blocking, stop) = (blocking.clone(), stop.clone());
+    tasks.start(name, async move {
+        while has_waited(pause, &stop).await {
+            let again = task.clone();
+            work(name, again, &blocking, &stop).await?;
+        }
+        Ok(())
+    });
 }
 
 /// Frees what is left of groups that were not deleted as a whole. A group may have members in any

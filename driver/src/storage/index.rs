@@ -344,10 +344,7 @@ impl Index {
         if self.bases.is_empty() {
             return 0;
         }
-        let mut without = self.lineage.clone();
-        for base in self.bases.values() {
-            without.take(base.source, base.id);
-        }
+        let without = self.lineage_without(|_| true);
         let without = without.promised(self.snapshots.promised());
         self.promised_to_snapshots().saturating_sub(without)
     }
@@ -355,9 +352,13 @@ impl Index {
     /// What the snapshots would share without the deleted ones of a namespace that keep their
     /// images.
     pub(super) fn lineage_without_bases_of(&self, namespace: &str) -> Lineage {
+        self.lineage_without(|base| namespace_of(&base.parameters) == namespace)
+    }
+
+    fn lineage_without(&self, leaves_out: impl Fn(&SnapshotRecord) -> bool) -> Lineage {
         let mut without = self.lineage.clone();
         for base in self.bases.values() {
-            if namespace_of(&base.parameters) == namespace {
+            if leaves_out(base) {
                 without.take(base.source, base.id);
             }
         }

@@ -8,6 +8,8 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::{self, Controller, MetadataBlocks};
 use hostloop_driver::csi::capability::CapabilityRules;
+use hostloop_driver::csi::identity::Identity;
+use hostloop_driver::grpc::Server;
 use hostloop_driver::kernel::{FileId, FsType, LoopInfo, MountEntry, file_id, loop_path, loops_of};
 use hostloop_driver::node::{self, Node, Result};
 use hostloop_driver::storage::{
@@ -46,6 +48,22 @@ impl Default for Configs {
             ..node::Config::new("n1")
         };
         Configs { controller, node }
+    }
+}
+
+impl Configs {
+    /// The services over these pools, with the locks of RPCs.
+    pub(crate) fn server(self, pools: &Arc<Pools>) -> Server {
+        let identity = Identity {
+            name: "hostloop.csi.dev".into(),
+            vendor_version: "0".into(),
+            topology: true,
+            expansion: true,
+            snapshot_metadata: true,
+        };
+        let controller = Controller::new(pools.clone(), self.controller);
+        let node = Node::new(pools.clone(), self.node);
+        Server::new(identity, Arc::new(controller), Arc::new(node))
     }
 }
 

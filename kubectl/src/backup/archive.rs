@@ -35,7 +35,6 @@ pub(super) struct VolumeInfo {
     pub(super) storage_class: Option<String>,
 }
 
-/// A backup.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(super) struct BackupInfo {
@@ -58,7 +57,6 @@ pub(super) struct BackupInfo {
     pub(super) taken: u64,
 }
 
-/// The manifest.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Manifest {
@@ -112,7 +110,6 @@ impl Archive {
         })
     }
 
-    /// The last backup.
     pub(super) fn last(&self) -> Option<&BackupInfo> {
         self.manifest.as_ref()?.backups.last()
     }
@@ -194,7 +191,6 @@ impl Archive {
         Err(ArchiveError::Checksum(path))
     }
 
-    /// Opens the data of a backup.
     pub(super) fn read(&self, backup: &BackupInfo) -> Result<DataReader, ArchiveError> {
         let path = self.dir.join(&backup.file);
         let file = File::open(&path).map_err(ArchiveError::io(&path))?;
@@ -290,7 +286,6 @@ impl Drop for DataWriter {
     }
 }
 
-/// The data of a backup.
 pub(super) struct DataReader {
     path: PathBuf,
     file: BufReader<File>,
@@ -312,7 +307,7 @@ impl DataReader {
             Some(end) if end <= self.size => Ok(Some(range)),
             _ => Err(ArchiveError::Content {
                 path: self.path.clone(),
-                why: "a range is behind the end of the volume",
+                why: "a range is behind the end of the volume: the file was changed or is damaged",
             }),
         }
     }

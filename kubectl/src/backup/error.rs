@@ -16,7 +16,7 @@ pub enum Error {
     Api(#[from] ApiError),
     #[error("claim {claim} is not in namespace {namespace}; -n chooses another one")]
     NoClaim { namespace: String, claim: String },
-    #[error("claim {0} has no volume: wait until it is bound")]
+    #[error("claim {0} has no volume: create a pod that uses it, and wait until it is bound")]
     Unbound(String),
     #[error("claim {claim} is not one of driver {driver}: only its volumes can be backed up")]
     OtherDriver { claim: String, driver: String },
@@ -36,7 +36,10 @@ pub enum Error {
     /// What was waited for did not come.
     #[error("waiting {what}: {why}")]
     Waiting { what: String, why: String },
-    #[error("the snapshot of claim {0} has no handle")]
+    #[error(
+        "the content of the snapshot of claim {0} has no handle or size: kubectl hostloop check says whether \
+         a snapshot controller runs"
+    )]
     NoHandle(String),
     /// The service of changed blocks can't be found or asked.
     #[error(transparent)]
@@ -75,7 +78,10 @@ pub enum ServiceError {
     Address(String),
     #[error("the authority in the SnapshotMetadataService can't be used: {0}")]
     Authority(String),
-    #[error("no pod of Service {namespace}/{name} runs, which the SnapshotMetadataService names")]
+    #[error(
+        "the SnapshotMetadataService names Service {namespace}/{name}, and none of its pods runs: kubectl \
+         -n {namespace} get pods"
+    )]
     NoPod { namespace: String, name: String },
     /// No connection to the service.
     #[error("connecting to {to}: {why}")]
@@ -104,7 +110,7 @@ pub enum ArchiveError {
         version: u32,
         known: u32,
     },
-    #[error("{} has no backup", .0.display())]
+    #[error("{} has no backup: name a directory that backup --to has made", .0.display())]
     Empty(PathBuf),
     #[error("{} has backups of another volume, {has}: name another directory for volume {wanted}", .path.display())]
     OtherVolume {

@@ -39,6 +39,7 @@ use super::error::ServiceError;
 use super::ranges::Listing;
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, timely};
+use crate::volume_objects::phase;
 
 /// How long a token is good for, in seconds: the least that the API server gives.
 const TOKEN_LIFE: i64 = 600;
@@ -116,7 +117,6 @@ impl Asker<'_> {
         Ok(service.spec)
     }
 
-    /// A token for the service.
     async fn token(&self, audience: &str) -> Result<String, ServiceError> {
         let usual = (self.cluster.namespace.as_str(), self.account);
         let (namespace, account) = self.account.split_once('/').unwrap_or(usual);
@@ -145,7 +145,7 @@ impl Asker<'_> {
         token.ok_or_else(|| ServiceError::NoToken(account.to_owned()))
     }
 
-    /// A connection to the service.
+    /// Connects to the address, or through a pod of the Service that it names.
     async fn client(
         &self,
         service: &SnapshotMetadataServiceSpec,
@@ -383,11 +383,7 @@ fn labels(labels: &BTreeMap<String, String>) -> String {
 }
 
 fn is_running(pod: &Pod) -> bool {
-    let phase = pod
-        .status
-        .as_ref()
-        .and_then(|status| status.phase.as_deref());
-    phase == Some("Running") && pod.metadata.deletion_timestamp.is_none()
+    phase(pod) == "Running" && pod.metadata.deletion_timestamp.is_none()
 }
 
 /// The port of a pod that a Service names by its number or by its name.

@@ -4,26 +4,24 @@ use std::cell::RefCell;
 use std::fmt;
 use std::time::Duration;
 
-use hostloop_api_objects::constants::{ALLOW_MODE_CHANGE, SNAPSHOT_GROUP};
+use hostloop_api_objects::constants::ALLOW_MODE_CHANGE;
 use hostloop_api_objects::duration;
 use hostloop_api_objects::snapshots::{
     DeletionPolicy, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
 use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use kube::api::PostParams;
 use kube::{Api, ResourceExt};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tokio::time::{Instant, sleep};
 use uuid::Uuid;
 
 use super::error::Error;
 use super::transfer::DEVICE;
 use crate::Cluster;
-use crate::api::{self, ApiError, Call, Namespaced, timely};
+use crate::api::{self, ApiError, Namespaced};
+use crate::new_objects::{self, from_snapshot};
+use crate::persist::is_gone;
 use crate::progress_line::ProgressLine;
-use crate::waiting::{PAUSE, Waiting, pod_runs, snapshot_ready};
+use crate::waiting::{Waiting, pod_runs, snapshot_ready};
 
 /// The label of all objects. Its value is the name of the backup or restore.
 const LABEL: &str = "hostloop.csi.dev/backup";
@@ -69,7 +67,6 @@ impl fmt::Display for Made {
     }
 }
 
-/// A snapshot that is ready.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ReadySnapshot {
     pub(super) name: String,
@@ -80,7 +77,6 @@ pub(super) struct ReadySnapshot {
     pub(super) size: u64,
 }
 
-/// A claim to make.
 pub(super) struct NewClaim<'a> {
     pub(super) name: &'a str,
     /// The volume mode.
@@ -127,16 +123,9 @@ impl<'a> Work<'a> {
     ) -> Result<ReadySnapshot, Error> {
         let name = self.name.clone();
         let class = self.snapshot_class().await?;
-        let object: VolumeSnapshot = read(json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": self.metadata(&name),
-            "spec": {
-                "volumeSnapshotClassName": class,
-                "source": {"persistentVolumeClaimName": claim},
-            },
-        }));
-        self.create(Made::Snapshot(name.clone()), &object).await?;
+        let object = new_objects::snapshot(self.metadata(&name), &class, claim);
+        self.create::<VolumeSnapshot>(Made::Snapshot(name.clone()), &object)
+            .await?;
         let what = format!("for snapshot {name} to be ready");
         let waiting = self.waiting(&name, &what, claim);
         let snapshots: Api<VolumeSnapshot> = self.api();
@@ -162,7 +151,7 @@ impl<'a> Work<'a> {
         })
     }
 
-    /// The class of snapshots.
+    /// The class that is named, or one of the driver that deletes its snapshots.
     async fn snapshot_class(&self) -> Result<String, Error> {
         if let Some(named) = &self.args.snapshot_class {
             return Ok(named.clone());
@@ -190,20 +179,19 @@ impl<'a> Work<'a> {
 
     /// Makes a claim. Its volume comes with the first pod.
     pub(super) async fn claim(&self, claim: NewClaim<'_>) -> Result<(), Error> {
-        let source = claim.snapshot.map(
-            |name| json!({"apiGroup": SNAPSHOT_GROUP, "kind": "VolumeSnapshot", "name": name}),
-        );
-        let object: PersistentVolumeClaim = read(json!({
+        let object = json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
             "metadata": self.metadata(claim.name),
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
                 "volumeMode": claim.mode,
                 "storageClassName": claim.class,
                 "resources": {"requests": {"storage": claim.size.to_string()}},
-                "dataSource": source,
+                "dataSource": claim.snapshot.map(from_snapshot),
             },
-        }));
-        self.create(Made::Claim(claim.name.to_owned()), &object)
+        });
+        self.create::<PersistentVolumeClaim>(Made::Claim(claim.name.to_owned()), &object)
             .await
     }
 
@@ -216,7 +204,8 @@ impl<'a> Work<'a> {
     ) -> Result<(), Error> {
         let name = self.name.as_str();
         let object = pod(self.metadata(name), &self.args.image, claim, mode);
-        self.create(Made::Pod(name.to_owned()), &object).await?;
+        self.create::<Pod>(Made::Pod(name.to_owned()), &object)
+            .await?;
         let what = format!("for pod {name} to run");
         let waiting = self.waiting(name, &what, claim);
         let pods: Api<Pod> = self.api();
@@ -228,17 +217,13 @@ impl<'a> Work<'a> {
     pub(super) async fn end_pod(&self) -> Result<(), Error> {
         let pods: Api<Pod> = self.api();
         self.delete(&Made::Pod(self.name.clone())).await?;
-        let began = Instant::now();
-        while api::get(&pods, &self.name).await?.is_some() {
-            if began.elapsed() >= self.args.timeout {
-                return Err(Error::Waiting {
-                    what: format!("for the end of pod {}", self.name),
-                    why: format!("not within {} s", self.args.timeout.as_secs()),
-                });
-            }
-            sleep(PAUSE).await;
+        if is_gone(&pods, &self.name, self.args.timeout).await? {
+            return Ok(());
         }
-        Ok(())
+        Err(Error::Waiting {
+            what: format!("for the end of pod {}", self.name),
+            why: format!("not within {} s", self.args.timeout.as_secs()),
+        })
     }
 
     /// Keeps an object that was made.
@@ -277,17 +262,11 @@ impl<'a> Work<'a> {
         api::delete(&self.api::<K>(), name, None, None, false).await
     }
 
-    async fn create<K>(&self, made: Made, object: &K) -> Result<(), Error>
-    where
-        K: Namespaced + Serialize,
-    {
-        let api = self.api::<K>();
+    async fn create<K: Namespaced>(&self, made: Made, object: &Value) -> Result<(), Error> {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(made.clone());
-        let call = Call::of("create", &api, &object.name_any());
-        let params = PostParams::default();
-        let sent = timely(call, api.create(&params, object)).await;
-        let Err(error) = sent else { return Ok(()) };
+        let created = api::create(&self.api::<K>(), object, false).await;
+        let Err(error) = created else { return Ok(()) };
         if !error.is_transient() {
             self.keep(&made);
         }
@@ -298,7 +277,7 @@ impl<'a> Work<'a> {
         json!({
             "name": name,
             "namespace": self.cluster.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "kubectl-hostloop", LABEL: self.name},
+            "labels": new_objects::labels(LABEL, &self.name),
         })
     }
 
@@ -315,12 +294,8 @@ impl<'a> Work<'a> {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("tests read each object")
-}
-
 /// A pod that waits for commands. It is root, whom devices belong to, and nothing else.
-fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
+fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Value {
     let (field, volume) = if mode == BLOCK {
         (
             "volumeDevices",
@@ -344,7 +319,9 @@ fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
         },
     });
     container[field] = json!([volume]);
-    read(json!({
+    json!({
+        "apiVersion": "v1",
+        "kind": "Pod",
         "metadata": metadata,
         "spec": {
             "restartPolicy": "Never",
@@ -359,5 +336,5 @@ fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Pod {
             "containers": [container],
             "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
         },
-    }))
+    })
 }

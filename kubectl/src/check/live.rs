@@ -7,14 +7,13 @@ use std::cell::RefCell;
 use std::time::Instant;
 
 use hostloop_api_objects::snapshots::VolumeSnapshot;
-use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
 use kube::Api;
-use kube::api::PostParams;
-use serde::Serialize;
+use serde_json::Value;
 
 use super::line::Line;
 use crate::Cluster;
-use crate::api::{Call, Namespaced, timely};
+use crate::api::{self, Namespaced};
 use crate::platform::interrupted;
 use crate::progress_line::ProgressLine;
 use crate::waiting::{Waiting, pod_ended, snapshot_ready};
@@ -93,7 +92,8 @@ impl Run<'_> {
             ..
         } = self.plan;
         let began = Instant::now();
-        self.create(TestObject::Claim, &self.plan.claim()).await?;
+        self.create::<PersistentVolumeClaim>(TestObject::Claim, &self.plan.claim())
+            .await?;
         let node = self.pod(Task::Write, name, progress).await?;
         progress.clear();
         said(Line::ok(format!(
@@ -111,7 +111,8 @@ impl Run<'_> {
                     "A snapshot was taken ({})",
                     seconds(began)
                 )));
-                self.create(TestObject::Restored, &self.plan.restored_claim())
+                let restored = self.plan.restored_claim();
+                self.create::<PersistentVolumeClaim>(TestObject::Restored, &restored)
                     .await?;
                 TestObject::Restored.name(self.plan)
             }
@@ -137,7 +138,7 @@ impl Run<'_> {
         progress: &mut ProgressLine,
     ) -> Result<String, Line> {
         let name = TestObject::Pod(task).name(self.plan);
-        self.create(TestObject::Pod(task), &self.plan.pod(task, claim))
+        self.create::<Pod>(TestObject::Pod(task), &self.plan.pod(task, claim))
             .await?;
         let waiting = self.waiting(&name, &format!("for pod {name} to {}", task.word()));
         let pods: Api<Pod> = self.api();
@@ -147,7 +148,7 @@ impl Run<'_> {
 
     async fn snapshot(&self, class: &str, progress: &mut ProgressLine) -> Result<(), Line> {
         let LivePlan { name, .. } = self.plan;
-        self.create(TestObject::Snapshot, &self.plan.snapshot(class))
+        self.create::<VolumeSnapshot>(TestObject::Snapshot, &self.plan.snapshot(class))
             .await?;
         let waiting = self.waiting(name, &format!("for snapshot {name} to be ready"));
         let snapshots: Api<VolumeSnapshot> = self.api();
@@ -180,27 +181,15 @@ impl Run<'_> {
         )
     }
 
-    async fn create<K>(&self, object: TestObject, content: &K) -> Result<(), Line>
-    where
-        K: Namespaced + Serialize,
-    {
+    async fn create<K: Namespaced>(&self, object: TestObject, content: &Value) -> Result<(), Line> {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(object);
-        let (api, params, name) = (
-            self.api::<K>(),
-            PostParams::default(),
-            object.name(self.plan),
-        );
-        let sent = timely(
-            Call::of("create", &api, &name),
-            api.create(&params, content),
-        )
-        .await;
-        let Err(error) = sent else { return Ok(()) };
+        let created = api::create(&self.api::<K>(), content, false).await;
+        let Err(error) = created else { return Ok(()) };
         if !error.is_transient() {
             self.made.borrow_mut().retain(|made| *made != object);
         }
-        let what = K::kind(&()).into_owned();
+        let (what, name) = (K::kind(&()), object.name(self.plan));
         Err(Line::failed(
             format!("{what} {name} was not created: {error}"),
             "The live check needs rights to create and delete pods, claims and snapshots. Choose \

@@ -12,12 +12,13 @@ use serde::Serialize;
 use tokio::time::{Instant, sleep};
 
 use super::cut_objects::{EXPLORATION, ExplorationId, KEPT, selector_of_all};
-use super::persist::{PAUSE, persist};
-use crate::api::{self, ApiError, Kind};
+use crate::api::{self, ApiError, Kind, served};
 use crate::cluster::Cluster;
 use crate::node_pods::{self, NodePod};
 use crate::output;
+use crate::persist::persist;
 use crate::volume_objects::{claim_ref, handle};
+use crate::waiting::PAUSE;
 
 /// How long a list of the nodes' cuts waits for the API server.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -189,14 +190,6 @@ async fn delete_all<K: Kind>(api: &Api<K>, objects: &[K]) -> Result<(), ApiError
         }
     }
     Ok(())
-}
-
-/// A list; an empty one of a kind that the API server does not serve.
-fn served<K>(list: Result<Vec<K>, ApiError>) -> Result<Vec<K>, ApiError> {
-    match list {
-        Err(ApiError::NotServed(_)) => Ok(Vec::new()),
-        list => list,
-    }
 }
 
 fn exploration_of<K: Kind>(object: &K) -> Option<ExplorationId> {

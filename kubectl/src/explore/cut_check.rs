@@ -6,7 +6,7 @@ use futures::AsyncReadExt;
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::cuts::TakenCut;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Event, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{ListParams, LogParams};
 use serde_json::json;
@@ -17,11 +17,12 @@ use super::cut_node::CutNode;
 use super::cut_objects::{CutObjects, ExplorationId, KEPT};
 use super::explored_claim::ExploredClaim;
 use super::job_end::{JobEnd, container_with_reason, has_begun, job_end};
-use super::persist::{PAUSE, create, delete, is_gone, persist};
 use crate::api::{self, ApiError, Call, DEADLINE, Kind, Namespaced};
 use crate::cluster::Cluster;
 use crate::events;
+use crate::persist::{create, delete, is_gone, persist};
 use crate::volume_objects::bound_volume;
+use crate::waiting::PAUSE;
 
 /// The number of lines of a log that are shown.
 const LINES: i64 = 20;
@@ -157,7 +158,6 @@ impl<N: CutNode> CutChecker<'_, N> {
         Ok(CutResult::Unknown(CutReason { why, log }))
     }
 
-    /// The pods of a Job.
     async fn pods(&self, name: &str) -> Result<Vec<Pod>, ApiError> {
         let labels = format!("batch.kubernetes.io/job-name={name}");
         let of_job = ListParams::default().labels(&labels);
@@ -170,17 +170,8 @@ impl<N: CutNode> CutChecker<'_, N> {
 
     /// The last warning about the objects of a cut. Pods have its name and some more.
     async fn warning(&self, name: &str) -> Option<String> {
-        let all: Api<Event> = self.api();
-        let warnings = ListParams::default().fields("type=Warning");
-        let found = api::list(&all, warnings).await.ok()?;
-        found
-            .iter()
-            .filter(|event| {
-                let about = event.involved_object.name.as_deref().unwrap_or_default();
-                about.starts_with(name)
-            })
-            .max_by_key(|event| events::at_ns(event))
-            .map(events::text)
+        let warnings = events::warnings(self.cluster, &self.claim.namespace).await;
+        events::last_about(&warnings, |about| about.starts_with(name))
     }
 
     /// The last lines of the container that says why a check failed, or why there are none.

@@ -1,10 +1,11 @@
 //! The objects that make a claim of a cut. All of one cut have one name.
 
-use hostloop_api_objects::constants::{SNAPSHOT_GROUP, is_name};
+use hostloop_api_objects::constants::is_name;
 use hostloop_report::cuts::TakenCut;
 use serde_json::{Value, json};
 
 use super::explored_claim::ExploredClaim;
+use crate::new_objects::{self, SNAPSHOT_API, from_snapshot};
 
 /// The label of all objects of an exploration. Its value is the exploration's ID.
 pub(super) const EXPLORATION: &str = "hostloop.csi.dev/exploration";
@@ -13,8 +14,6 @@ pub(super) const KEPT: &str = "hostloop.csi.dev/kept-cut";
 
 /// The beginning of the ID of each exploration.
 const PREFIX: &str = "exploration-";
-/// The version of the snapshot API.
-const SNAPSHOTS: &str = "snapshot.storage.k8s.io/v1";
 
 /// The ID of an exploration. It stands in names, labels and selectors.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -65,10 +64,7 @@ pub(super) fn selector_of_all() -> String {
 
 /// The labels of an object of an exploration.
 pub(super) fn labels(exploration: &ExplorationId) -> Value {
-    json!({
-        "app.kubernetes.io/managed-by": "kubectl-hostloop",
-        EXPLORATION: exploration.as_str(),
-    })
+    new_objects::labels(EXPLORATION, exploration.as_str())
 }
 
 /// What the objects of one cut have in common.
@@ -88,7 +84,7 @@ impl CutObjects<'_> {
     pub(super) fn content(&self) -> Value {
         let name = self.name();
         json!({
-            "apiVersion": SNAPSHOTS,
+            "apiVersion": SNAPSHOT_API,
             "kind": "VolumeSnapshotContent",
             "metadata": {"name": name, "labels": labels(self.exploration)},
             "spec": {
@@ -96,7 +92,7 @@ impl CutObjects<'_> {
                 "driver": self.driver,
                 "source": {"snapshotHandle": self.cut.snapshot},
                 "volumeSnapshotRef": {
-                    "apiVersion": SNAPSHOTS,
+                    "apiVersion": SNAPSHOT_API,
                     "kind": "VolumeSnapshot",
                     "namespace": self.claim.namespace,
                     "name": name,
@@ -107,7 +103,7 @@ impl CutObjects<'_> {
 
     pub(super) fn snapshot(&self) -> Value {
         json!({
-            "apiVersion": SNAPSHOTS,
+            "apiVersion": SNAPSHOT_API,
             "kind": "VolumeSnapshot",
             "metadata": self.metadata(),
             "spec": {"source": {"volumeSnapshotContentName": self.name()}},
@@ -149,11 +145,7 @@ fn claim_of(claim: &ExploredClaim, snapshot: &str, size_bytes: u64, metadata: Va
             "accessModes": claim.access_modes,
             "volumeMode": claim.volume_mode,
             "resources": {"requests": {"storage": size_bytes.to_string()}},
-            "dataSource": {
-                "apiGroup": SNAPSHOT_GROUP,
-                "kind": "VolumeSnapshot",
-                "name": snapshot,
-            },
+            "dataSource": from_snapshot(snapshot),
         },
     })
 }
@@ -177,10 +169,15 @@ mod tests {
     #[case::equals("exploration-1=a", false)]
     #[case::flag("--help", false)]
     fn ids(#[case] text: &str, #[case] is_id: bool) {
-        let id = ExplorationId::parse(text);
-        assert_eq!(id.is_some(), is_id);
-        let longest = format!("exploration-{}", "a".repeat(52));
-        assert_eq!(ExplorationId::parse(&longest), None);
+        assert_eq!(ExplorationId::parse(text).is_some(), is_id);
+    }
+
+    #[test]
+    fn an_id_is_no_longer_than_a_label() {
+        for (length, is_id) in [(51, true), (52, false)] {
+            let text = format!("exploration-{}", "a".repeat(length));
+            assert_eq!(ExplorationId::parse(&text).is_some(), is_id, "{text}");
+        }
     }
 
     #[rstest]

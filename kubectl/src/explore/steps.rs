@@ -14,11 +14,11 @@ use super::cut_node::CutNode;
 use super::cut_objects::ExplorationId;
 use super::explored_claim::ExploredClaim;
 use super::order::order;
-use super::persist::PAUSE;
 use super::{Args, Error, clean_up};
 use crate::cluster::Cluster;
 use crate::node_pods::Burst;
 use crate::progress_line::ProgressLine;
+use crate::waiting::PAUSE;
 
 /// What is known of an exploration so far.
 #[derive(Default)]
@@ -101,7 +101,7 @@ impl<N: CutNode> Steps<'_, N> {
         let found = self.found.borrow();
         let ended = found.ended.as_ref();
         let why = ended.and_then(|ended| ended.why.clone());
-        why.unwrap_or_else(|| "the node names no exploration".to_owned())
+        why.unwrap_or_else(|| "the node's driver names no exploration: see its log".to_owned())
     }
 
     /// Checks the cuts in the order of the seed, a few at a time.

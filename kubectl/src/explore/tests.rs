@@ -308,12 +308,12 @@ async fn a_node_that_takes_no_cut_ends_it() {
 
 /// What would fail each check fails before the first cut.
 #[rstest]
-#[case::job("jobs", 422)]
-#[case::right("jobs", 403)]
+#[case::job(422)]
+#[case::right(403)]
 #[tokio::test(start_paused = true)]
-async fn a_job_that_is_refused_costs_no_cut(#[case] kind: &str, #[case] code: u16) {
+async fn a_job_that_is_refused_costs_no_cut(#[case] code: u16) {
     let (api, node) = (server(|_| Some(true), true), node(10));
-    api.fault(&["POST"], kind, None, Fault::Refuse(code));
+    api.fault(&["POST"], "jobs", None, Fault::Refuse(code));
     assert!(explored_by(&api, &node, "").await.is_err());
     assert_eq!(*node.calls.borrow(), [""; 0]);
 }
@@ -441,6 +441,7 @@ fn times_between_cuts(#[case] word: &str, #[case] is_taken: bool) {
 #[case::at_once("explore data --check job.yaml --parallel 0")]
 fn refused_lines(#[case] line: &str) {
     assert!(parsed(line).is_err());
+    assert!(parsed("explore --clean-up").is_ok());
 }
 
 #[test]

@@ -7,6 +7,7 @@ use k8s_openapi::api::storage::v1::StorageClass;
 
 use crate::api::{self, ApiError};
 use crate::cluster::Cluster;
+use crate::volume_objects::class_name;
 
 /// Whether the class of a claim has a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,9 +30,7 @@ async fn of_class(
     cluster: &Cluster,
     claim: &PersistentVolumeClaim,
 ) -> Result<ClassFault, ApiError> {
-    let spec = claim.spec.as_ref();
-    let name = spec.and_then(|spec| spec.storage_class_name.as_deref());
-    let Some(name) = name.filter(|name| !name.is_empty()) else {
+    let Some(name) = class_name(claim).filter(|name| !name.is_empty()) else {
         return Ok(ClassFault::Absent);
     };
     match api::get::<StorageClass>(&cluster.all(), name).await {

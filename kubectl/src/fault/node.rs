@@ -42,7 +42,6 @@ pub struct Args {
     #[arg(value_name = "NODE")]
     node: String,
 
-    /// The subcommand.
     #[command(subcommand)]
     command: NodeFaultCommand,
 }
@@ -55,7 +54,7 @@ enum NodeFaultCommand {
     /// End the fault of a pool, or of all pools of the node
     Clear(ClearArgs),
     /// Show the faults of the node's pools
-    List(ListArgs),
+    List(OutputArgs),
 }
 
 /// Arguments of `fault node set`.
@@ -84,13 +83,6 @@ struct ClearArgs {
     #[arg(value_name = "POOL")]
     pool: Option<String>,
 
-    #[command(flatten)]
-    output: OutputArgs,
-}
-
-/// Arguments of `fault node list`.
-#[derive(Clone, Debug, clap::Args)]
-struct ListArgs {
     #[command(flatten)]
     output: OutputArgs,
 }
@@ -139,9 +131,9 @@ pub enum NodeFaultError {
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, NodeFaultError> {
     let words = args.command.words()?;
     let pod = pod_on(cluster, &args.node).await?;
-    let mut line = vec![pod.program.clone(), "pool-fault".to_owned()];
-    line.extend(words);
-    let said: NodeFaults = ask(cluster, &pod, &line)
+    let mut command = pod.command(&["pool-fault"]);
+    command.extend(words);
+    let said: NodeFaults = ask(cluster, &pod, &command)
         .await
         .map_err(|error| NodeFaultError::Node(error.to_string()))?;
     let rows: Vec<PoolFaultRow> = said
@@ -175,21 +167,17 @@ async fn pod_on(cluster: &Cluster, node: &str) -> Result<NodePod, NodeFaultError
 impl NodeFaultCommand {
     /// The words of the command in the pod.
     fn words(&self) -> Result<Vec<String>, NodeFaultError> {
-        let words = match self {
+        Ok(match self {
             NodeFaultCommand::Set(args) => {
-                vec![
-                    "set".to_owned(),
-                    args.pool.clone(),
-                    args.fault()?.to_string(),
-                ]
+                let fault = args.fault()?.to_string();
+                vec!["set".to_owned(), args.pool.clone(), fault]
             }
             NodeFaultCommand::Clear(args) => {
                 let pool = args.pool.clone().into_iter();
                 std::iter::once("clear".to_owned()).chain(pool).collect()
             }
             NodeFaultCommand::List(_) => vec!["list".to_owned()],
-        };
-        Ok(words)
+        })
     }
 
     /// True if the command is about this pool.
@@ -205,7 +193,7 @@ impl NodeFaultCommand {
         match self {
             NodeFaultCommand::Set(args) => &args.output,
             NodeFaultCommand::Clear(args) => &args.output,
-            NodeFaultCommand::List(args) => &args.output,
+            NodeFaultCommand::List(output) => output,
         }
     }
 

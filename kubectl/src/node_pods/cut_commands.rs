@@ -7,8 +7,7 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::time::timeout;
 
 use super::{
-    DEADLINE, MAX_OUTPUT, NodeError, NodePod, ask, ask_within, read, read_error, read_json,
-    succeeded,
+    MAX_OUTPUT, NodeError, NodePod, ask, ask_within, read, read_error, read_json, succeeded,
 };
 use crate::cluster::Cluster;
 
@@ -36,9 +35,7 @@ impl NodePod {
         mut said: impl FnMut(CutsLine),
     ) -> Result<(), NodeError> {
         let command = self.take_command(volume, burst);
-        let started = timeout(DEADLINE, self.exec(cluster, &command, true)).await;
-        let started = started.map_err(|_| self.late(DEADLINE))?;
-        let mut process = started?;
+        let mut process = self.start(cluster, &command).await?;
         let status = process.take_status();
         let (stdout, stderr) = (process.stdout(), process.stderr());
         let mut has_ended = false;
@@ -85,7 +82,7 @@ impl NodePod {
         cluster: &Cluster,
         snapshot: &str,
     ) -> Result<KeptCut, NodeError> {
-        ask(cluster, self, &self.cuts_command(&["keep", snapshot])).await
+        ask(cluster, self, &self.command(&["cuts", "keep", snapshot])).await
     }
 
     /// Deletes the cuts of an exploration that are left, and ends its burst.
@@ -94,30 +91,22 @@ impl NodePod {
         cluster: &Cluster,
         exploration: &str,
     ) -> Result<DroppedCuts, NodeError> {
-        let command = self.cuts_command(&["drop", exploration]);
+        let command = self.command(&["cuts", "drop", exploration]);
         ask_within(cluster, self, &command, DROP_DEADLINE).await
     }
 
     /// Lists the cuts on the node.
     pub(crate) async fn list_cuts(&self, cluster: &Cluster) -> Result<CutList, NodeError> {
-        ask(cluster, self, &self.cuts_command(&["list", "--json"])).await
+        ask(cluster, self, &self.command(&["cuts", "list", "--json"])).await
     }
 
     /// `hostloop cuts take`. It ends with its standard input.
     fn take_command(&self, volume: &str, burst: Burst) -> Vec<String> {
-        let mut command = self.cuts_command(&["take", "--until-eof"]);
+        let mut command = self.command(&["cuts", "take", "--until-eof"]);
         command.push(format!("--volume={volume}"));
         command.push(format!("--cuts={}", burst.cuts));
         command.push(format!("--every={}ms", burst.every.as_millis()));
         command
-    }
-
-    fn cuts_command(&self, words: &[&str]) -> Vec<String> {
-        [self.program.as_str(), "cuts"]
-            .iter()
-            .chain(words)
-            .map(|word| (*word).to_owned())
-            .collect()
     }
 }
 
@@ -139,10 +128,6 @@ mod tests {
         assert_eq!(
             pod().take_command("vol-1", burst).join(" "),
             "hostloop cuts take --until-eof --volume=vol-1 --cuts=200 --every=1500ms"
-        );
-        assert_eq!(
-            pod().cuts_command(&["keep", "snap-1"]).join(" "),
-            "hostloop cuts keep snap-1"
         );
     }
 

@@ -8,7 +8,7 @@ use kube::ResourceExt;
 use kube::api::AttachedProcess;
 use tokio::time::timeout;
 
-use super::{DEADLINE, NodeError, NodePod, read};
+use super::{NodeError, NodePod, read};
 use crate::NAME_LABEL;
 use crate::api::ApiError;
 use crate::cluster::Cluster;
@@ -52,7 +52,7 @@ impl EventPod {
 
     /// `hostloop events` for a request.
     fn command(&self, request: &Request) -> Vec<String> {
-        let mut command = vec![self.pod.program.clone(), "events".to_owned()];
+        let mut command = self.pod.command(&["events"]);
         command.extend(["--follow", "--json", "--until-eof"].map(str::to_owned));
         command.push(format!("--from={}", request.from));
         command.push(format!("--boot={}", request.boot));
@@ -65,9 +65,7 @@ impl EventPod {
         cluster: &Cluster,
         request: &Request,
     ) -> Result<AttachedProcess, NodeError> {
-        let command = self.command(request);
-        let started = timeout(DEADLINE, self.pod.exec(cluster, &command, true)).await;
-        started.map_err(|_| self.pod.late(DEADLINE))?
+        self.pod.start(cluster, &self.command(request)).await
     }
 }
 

@@ -27,10 +27,8 @@ pub(super) async fn selected(
     namespace: Option<&str>,
     labels: &str,
 ) -> Result<Selected, ApiError> {
-    let snapshots = match names::<VolumeSnapshot>(cluster, namespace, labels).await {
-        Err(ApiError::NotServed(_)) => ObjectNames::new(),
-        listed => listed?,
-    };
+    let snapshots = names::<VolumeSnapshot>(cluster, namespace, labels).await;
+    let snapshots = api::served(snapshots)?;
     Ok(Selected {
         claims: names::<PersistentVolumeClaim>(cluster, namespace, labels).await?,
         pods: names::<Pod>(cluster, namespace, labels).await?,

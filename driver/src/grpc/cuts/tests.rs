@@ -6,9 +6,6 @@ use hostloop_report::cuts::{CutsLine, EndedExploration};
 use tonic::Code;
 
 use super::*;
-use crate::controller::Controller;
-use crate::csi::identity::Identity;
-use crate::node::Node;
 use crate::record::VolumeRecord;
 use crate::storage::NewVolume;
 use crate::testkit::{Configs, Site, mounted, new, pairs, stage_at};
@@ -22,17 +19,7 @@ fn server(site: &mut Site, faults: bool) -> Server {
     site.open();
     let mut configs = Configs::default();
     configs.node.faults = faults;
-    let pools = site.pools();
-    let controller = Controller::new(pools.clone(), configs.controller);
-    let node = Node::new(pools.clone(), configs.node);
-    let identity = Identity {
-        name: "hostloop.test".into(),
-        vendor_version: "0".into(),
-        topology: true,
-        expansion: true,
-        snapshot_metadata: true,
-    };
-    Server::new(identity, Arc::new(controller), Arc::new(node))
+    configs.server(site.pools())
 }
 
 /// A volume that is staged, as its record says.

@@ -92,9 +92,9 @@ fn cuts(contents: &Contents) -> Option<CutUsage> {
 }
 
 fn pool_fault(noted: &NotedFault) -> PoolFault {
-    let end = noted.fault.find(',').unwrap_or(noted.fault.len());
+    let name = noted.fault.split(',').next().unwrap_or_default();
     PoolFault {
-        name: noted.fault[..end].to_owned(),
+        name: name.to_owned(),
         fault: noted.fault.clone(),
         since_ns: noted.since_ns,
     }

@@ -3,14 +3,10 @@
 use std::fs::File;
 use std::io::Write;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use hostloop_driver::controller::Controller;
-use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::grpc::Server;
 use hostloop_driver::kernel::FsType;
-use hostloop_driver::node::Node;
 use hostloop_driver::storage::{SnapshotId, Source, VolumeId};
 use hostloop_report::cuts::{CutsLine, EndedExploration, TakeCuts, TakenCut};
 use rustix::time::{ClockId, clock_gettime};
@@ -22,19 +18,9 @@ use crate::tools::until;
 
 /// The services over the pools of a rig, with faults.
 fn server(rig: &Rig) -> Server {
-    let pools = rig.node.pools.clone();
     let mut configs = Configs::default();
     configs.node.faults = true;
-    let identity = Identity {
-        name: "hostloop.csi.dev".into(),
-        vendor_version: "0".into(),
-        topology: true,
-        expansion: true,
-        snapshot_metadata: true,
-    };
-    let controller = Controller::new(pools.clone(), configs.controller);
-    let node = Node::new(pools, configs.node);
-    Server::new(identity, Arc::new(controller), Arc::new(node))
+    configs.server(&rig.node.pools)
 }
 
 fn runtime() -> Runtime {

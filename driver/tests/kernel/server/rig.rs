@@ -6,10 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use hostloop_controllers::socket::Socket;
-use hostloop_driver::controller::Controller;
-use hostloop_driver::csi::identity::Identity;
 use hostloop_driver::grpc::Server;
-use hostloop_driver::node::Node;
 use hostloop_driver::storage::{NewVolume, Pools};
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
@@ -78,7 +75,7 @@ impl<K: TestKernel> Rig<K> {
     /// Serves the pools of a site.
     pub(crate) fn over(site: Site<K>, configs: Configs) -> Rig<K> {
         let pools = site.start();
-        let server = server(&pools, configs);
+        let server = configs.server(&pools);
         let socket = site.root().join("csi.sock");
         let bound = Socket::bind(&socket, &DirBuilder::new()).unwrap();
         let (listener, name) = bound.watched().unwrap();
@@ -185,19 +182,4 @@ pub(crate) async fn connect(socket: &Path) -> Channel {
 /// An ext4 mount for one writer.
 pub(crate) fn mountable() -> csi::VolumeCapability {
     mount_as("ext4", Mode::SingleNodeWriter)
-}
-
-fn server(pools: &Arc<Pools>, configs: Configs) -> Server {
-    let identity = Identity {
-        name: "hostloop.csi.dev".into(),
-        vendor_version: "0".into(),
-        topology: true,
-        expansion: true,
-        snapshot_metadata: true,
-    };
-    Server::new(
-        identity,
-        Arc::new(Controller::new(pools.clone(), configs.controller)),
-        Arc::new(Node::new(pools.clone(), configs.node)),
-    )
 }

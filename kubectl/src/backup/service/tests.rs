@@ -97,7 +97,7 @@ async fn what_is_missing_is_named() {
     publish(&api, "s.hostloop.svc:1", &other.cert.pem());
     let no_pod = said(list(&api, None).await.unwrap_err());
     assert!(
-        no_pod.contains("no pod of Service hostloop/s runs"),
+        no_pod.contains("names Service hostloop/s, and none of its pods runs"),
         "{no_pod}"
     );
 

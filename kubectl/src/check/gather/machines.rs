@@ -81,18 +81,14 @@ async fn machine(
 }
 
 async fn faults(cluster: &Cluster, pod: &NodePod) -> Fact<NodeFaults> {
-    let command = [pod.program.as_str(), "pool-fault", "list"].map(str::to_owned);
+    let command = pod.command(&["pool-fault", "list"]);
     Ok(node_pods::ask(cluster, pod, &command).await?)
 }
 
 async fn probe(cluster: &Cluster, pod: &NodePod, pools: &[PoolReport]) -> Fact<MachineReport> {
     let roots = pools.iter().filter_map(|pool| pool.root.as_ref());
-    let roots = roots.map(|root| format!("--pool-root={}", root.display()));
-    let command: Vec<String> = [pod.program.as_str(), "probe", "machine"]
-        .map(str::to_owned)
-        .into_iter()
-        .chain(roots)
-        .collect();
+    let mut command = pod.command(&["probe", "machine"]);
+    command.extend(roots.map(|root| format!("--pool-root={}", root.display())));
     Ok(node_pods::ask(cluster, pod, &command).await?)
 }
 

@@ -1,12 +1,9 @@
 //! The objects of the live check.
 
-use hostloop_api_objects::constants::SNAPSHOT_GROUP;
-use hostloop_api_objects::snapshots::VolumeSnapshot;
-use k8s_openapi::api::core::v1::{PersistentVolumeClaim, Pod};
-use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::LivePlan;
+use crate::new_objects::{from_snapshot, labels, snapshot};
 
 /// The label that all objects of one check share. Its value is their name.
 pub(super) const LABEL: &str = "hostloop.csi.dev/check";
@@ -63,35 +60,28 @@ impl TestObject {
     }
 }
 
-fn read<T: DeserializeOwned>(value: Value) -> T {
-    serde_json::from_value(value).expect("tests read each object")
-}
-
 impl LivePlan {
     fn metadata(&self, name: &str) -> Value {
         json!({
             "name": name,
             "namespace": self.namespace,
-            "labels": {"app.kubernetes.io/managed-by": "kubectl-hostloop", LABEL: self.name},
+            "labels": labels(LABEL, &self.name),
         })
     }
 
-    pub(super) fn claim(&self) -> PersistentVolumeClaim {
+    pub(super) fn claim(&self) -> Value {
         self.claim_from(&self.name, Value::Null)
     }
 
     /// The claim with the content of the snapshot.
-    pub(super) fn restored_claim(&self) -> PersistentVolumeClaim {
-        let snapshot = json!({
-            "apiGroup": SNAPSHOT_GROUP,
-            "kind": "VolumeSnapshot",
-            "name": self.name,
-        });
-        self.claim_from(&TestObject::Restored.name(self), snapshot)
+    pub(super) fn restored_claim(&self) -> Value {
+        self.claim_from(&TestObject::Restored.name(self), from_snapshot(&self.name))
     }
 
-    fn claim_from(&self, name: &str, source: Value) -> PersistentVolumeClaim {
-        read(json!({
+    fn claim_from(&self, name: &str, source: Value) -> Value {
+        json!({
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
             "metadata": self.metadata(name),
             "spec": {
                 "accessModes": ["ReadWriteOnce"],
@@ -99,23 +89,15 @@ impl LivePlan {
                 "resources": {"requests": {"storage": SIZE}},
                 "dataSource": source,
             },
-        }))
+        })
     }
 
-    pub(super) fn snapshot(&self, class: &str) -> VolumeSnapshot {
-        read(json!({
-            "apiVersion": "snapshot.storage.k8s.io/v1",
-            "kind": "VolumeSnapshot",
-            "metadata": self.metadata(&self.name),
-            "spec": {
-                "volumeSnapshotClassName": class,
-                "source": {"persistentVolumeClaimName": self.name},
-            },
-        }))
+    pub(super) fn snapshot(&self, class: &str) -> Value {
+        snapshot(self.metadata(&self.name), class, &self.name)
     }
 
     /// A pod that the restricted pod security standard allows.
-    pub(super) fn pod(&self, task: Task, claim: &str) -> Pod {
+    pub(super) fn pod(&self, task: Task, claim: &str) -> Value {
         let mut container = json!({
             "name": "probe",
             "image": self.image,
@@ -137,7 +119,9 @@ impl LivePlan {
         if let Some(program) = &self.program {
             container["command"] = json!([program]);
         }
-        read(json!({
+        json!({
+            "apiVersion": "v1",
+            "kind": "Pod",
             "metadata": self.metadata(&TestObject::Pod(task).name(self)),
             "spec": {
                 "restartPolicy": "Never",
@@ -154,6 +138,6 @@ impl LivePlan {
                 "containers": [container],
                 "volumes": [{"name": "volume", "persistentVolumeClaim": {"claimName": claim}}],
             },
-        }))
+        })
     }
 }

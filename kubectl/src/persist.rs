@@ -7,9 +7,7 @@ use serde_json::Value;
 use tokio::time::{Instant, sleep};
 
 use crate::api::{self, ApiError, Kind};
-
-/// The pause between two looks.
-pub(super) const PAUSE: Duration = Duration::from_millis(500);
+use crate::waiting::PAUSE;
 
 /// Repeats a request until it has an answer, or the time is over. It may be carried out twice.
 pub(super) async fn persist<T>(
