@@ -104,6 +104,8 @@ pub enum ArchiveError {
         version: u32,
         known: u32,
     },
+    #[error("{}: {file:?} is not the name of a file of data, such as 00001.data", .path.display())]
+    Name { path: PathBuf, file: String },
     #[error("{} has no backup", .0.display())]
     Empty(PathBuf),
     #[error("{} has backups of another volume, {has}: name another directory for volume {wanted}", .path.display())]
