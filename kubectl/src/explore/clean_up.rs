@@ -75,6 +75,16 @@ pub(super) async fn clean_up(
     })
 }
 
+/// True if a selector selects any object.
+pub(super) async fn has_objects(
+    cluster: &Cluster,
+    selector: &str,
+    timeout: Duration,
+) -> Result<bool, ApiError> {
+    let found = persist(timeout, async || Leftovers::of(cluster, selector).await).await?;
+    Ok(!found.names().is_empty())
+}
+
 /// Deletes the objects that a selector selects, until none is left but snapshots with these names and
 /// their contents. Returns how many there were.
 pub(super) async fn remove(
