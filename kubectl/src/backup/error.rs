@@ -83,6 +83,8 @@ pub enum ServiceError {
     /// The service refuses the call.
     #[error("the service of changed blocks refuses: {} ({:?})", .0.message(), .0.code())]
     Call(#[from] tonic::Status),
+    #[error("the service of changed blocks did not answer within {0} s")]
+    Silent(u64),
     /// The service's answer can't be right.
     #[error("the service of changed blocks answers wrongly: {0}")]
     Answer(String),
