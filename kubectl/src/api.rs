@@ -63,8 +63,17 @@ pub(super) fn served<T: Default>(found: Result<T, ApiError>) -> Result<T, ApiErr
     }
 }
 
+/// True for a text that can't be a name, and would lead to the path of another object. Users write any
+/// text where the name of an object is expected.
+fn leads_elsewhere(name: &str) -> bool {
+    matches!(name, "." | "..") || name.contains(['/', '%', '?', '#'])
+}
+
 /// Reads an object; `None` if it does not exist.
 pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
+    if leads_elsewhere(name) {
+        return Ok(None);
+    }
     let sent = async {
         let request = Request::new(api.resource_url()).get(name, &GetParams::default());
         let request = request.map_err(kube::Error::BuildRequest)?;

@@ -7,6 +7,7 @@
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use hostloop_api_objects::constants::is_name;
 use hostloop_report::clock::now_s;
 use hostloop_terminal::color::{GOOD, paint};
 use hostloop_terminal::humanize::{bytes, count};
@@ -177,7 +178,9 @@ async fn back_up(
     archive.add(&volume, backup.clone())?;
     // It is the base of the next backup, in place of the last one's.
     work.keep(&Made::Snapshot(snapshot.name));
-    if let Some(last) = last.filter(|last| last.namespace == work.cluster.namespace) {
+    if let Some(last) = last
+        .filter(|last| last.namespace == work.cluster.namespace && is_name(&last.volume_snapshot))
+    {
         work.adopt(Made::Snapshot(last.volume_snapshot));
     }
     Ok(backup)

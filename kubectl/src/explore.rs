@@ -165,6 +165,12 @@ pub enum Error {
     /// The node has taken no cut.
     #[error("no cut was taken: {0}")]
     NotTaken(String),
+    /// The node names the exploration of others.
+    #[error(
+        "the node names exploration {0} as a new one, and there are objects of it: nothing was checked \
+         or deleted. The node's driver is not to be trusted"
+    )]
+    OtherExploration(String),
     /// A check could not be made.
     #[error("the exploration ended early: {0}")]
     Check(String),

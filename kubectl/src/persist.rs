@@ -1,5 +1,6 @@
 //! Requests that are repeated, and waits for the end of objects.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use kube::Api;
@@ -25,17 +26,22 @@ pub(super) async fn persist<T>(
     }
 }
 
-/// Creates an object with a name that no other one has.
+/// Creates an object with a name that no other one has. One that is there already is another's, unless an
+/// earlier request of this call has made it.
 pub(super) async fn create<K: Kind>(
     api: &Api<K>,
     object: &Value,
     timeout: Duration,
 ) -> Result<(), ApiError> {
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
+    let is_repeated = Cell::new(false);
     persist(timeout, async || {
         let created = api::create(api, object, false).await;
         // An earlier request without an answer has been carried out.
-        if matches!(created, Err(ApiError::Conflict { .. })) && api::get(api, name).await?.is_some()
+        let may_be_ours = is_repeated.replace(true);
+        if may_be_ours
+            && matches!(created, Err(ApiError::Conflict { .. }))
+            && api::get(api, name).await?.is_some()
         {
             return Ok(());
         }
@@ -94,13 +100,18 @@ mod tests {
     async fn a_request_is_repeated_until_it_has_an_answer() {
         let api = FakeApi::default();
         let object = json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}});
-        for fault in [Fault::Refuse(503), Fault::Refuse(500)] {
+        // The last one is carried out without an answer.
+        for fault in [Fault::Refuse(503), Fault::Refuse(500), Fault::LoseAnswer] {
             api.fault(&["POST"], "configmaps", Some(1), fault);
         }
         create(&maps(&api), &object, PATIENT).await.unwrap();
-        // It was carried out without an answer.
-        create(&maps(&api), &object, PATIENT).await.unwrap();
         assert_eq!(api.all("configmaps").len(), 1);
+        // Another's object is not taken for one's own.
+        let others = create(&maps(&api), &object, PATIENT).await;
+        assert!(
+            matches!(others, Err(ApiError::Conflict { .. })),
+            "{others:?}"
+        );
         api.fault(&["DELETE"], "configmaps", Some(1), Fault::Refuse(503));
         delete(&maps(&api), "m", PATIENT).await.unwrap();
         delete(&maps(&api), "m", PATIENT).await.unwrap();

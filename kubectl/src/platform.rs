@@ -1,5 +1,6 @@
 //! What differs by the system that the client runs on. All other files are the same on every system.
 
+use std::fs::{DirBuilder, OpenOptions};
 use std::io;
 use std::path::Path;
 
@@ -29,6 +30,54 @@ pub(crate) async fn connect(
 #[cfg(not(unix))]
 pub(crate) async fn connect(_: &Path) -> io::Result<(tokio::io::Empty, tokio::io::Sink)> {
     Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Lets new files be for their owner alone.
+#[cfg(unix)]
+pub(crate) fn private_file(options: &mut OpenOptions) {
+    use std::os::unix::fs::OpenOptionsExt;
+    options.mode(0o600);
+}
+
+/// Files have the rights that their directory hands on.
+#[cfg(not(unix))]
+pub(crate) fn private_file(_: &mut OpenOptions) {}
+
+/// Lets new directories be for their owner alone.
+#[cfg(unix)]
+pub(crate) fn private_dir(builder: &mut DirBuilder) {
+    use std::os::unix::fs::DirBuilderExt;
+    builder.mode(0o700);
+}
+
+/// Directories have the rights that the one above hands on.
+#[cfg(not(unix))]
+pub(crate) fn private_dir(_: &mut DirBuilder) {}
+
+/// Makes a symbolic link.
+#[cfg(all(test, unix))]
+pub(crate) fn link(to: &Path, at: &Path) -> io::Result<()> {
+    std::os::unix::fs::symlink(to, at)
+}
+
+/// Tests make no links here: not everyone may.
+#[cfg(all(test, not(unix)))]
+pub(crate) fn link(_: &Path, _: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// What others than the owner may do with a file, as bits of its mode.
+#[cfg(all(test, unix))]
+pub(crate) fn rights_of_others(path: &Path) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    let metadata = std::fs::metadata(path).expect("a file");
+    metadata.permissions().mode() & 0o077
+}
+
+/// A file has no such bits here.
+#[cfg(all(test, not(unix)))]
+pub(crate) fn rights_of_others(_: &Path) -> u32 {
+    0
 }
 
 /// Resolves at Ctrl-C, or when the process is asked to end. Returns what ended it.

@@ -2,34 +2,13 @@
 
 use std::collections::BTreeMap;
 
-pub use hostloop_api_objects::labels::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
+pub(crate) use hostloop_api_objects::labels::hash;
+pub use hostloop_api_objects::labels::{
+    MANAGED_BY, MAX_LABEL, NODE_LABEL, SELECTED_NODE, node_label,
+};
 use k8s_openapi::api::core::v1::PersistentVolume;
 
 use super::{node_selector, pv};
-
-/// The maximum length of a label value in bytes.
-pub const MAX_LABEL: usize = 63;
-
-/// Returns the label value for a node name. An overlong name is cut and gets a hash of the whole.
-pub fn node_label(name: &str) -> String {
-    if name.len() <= MAX_LABEL {
-        return name.to_owned();
-    }
-    let hash = hash(name);
-    let mut end = MAX_LABEL - 9;
-    while !name.is_char_boundary(end) {
-        end -= 1;
-    }
-    format!("{}-{hash}", &name[..end])
-}
-
-/// Returns the 32-bit FNV-1a hash of a text as eight hexadecimal digits.
-pub(crate) fn hash(text: &str) -> String {
-    let hash = text.bytes().fold(0x811c_9dc5_u32, |hash, byte| {
-        (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193)
-    });
-    format!("{hash:08x}")
-}
 
 /// What this process serves.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -28,16 +28,33 @@ mod tests;
 /// blocks a moment later; btrfs may take longer.
 const FREEING: Duration = Duration::from_millis(500);
 
+/// How long a call waits for that in all. The images of one namespace may be many and small, and the
+/// calls of others must not wait for each of them.
+const FREEING_ALL: Duration = Duration::from_secs(5);
+
 /// How often to look whether it has.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Waits until there is room, or the filesystem has had its time to free what was removed.
-pub(super) fn wait_until_freed(mut has_room: impl FnMut() -> Result<bool>) -> Result<()> {
-    let end = Instant::now() + FREEING;
-    while !has_room()? && Instant::now() < end {
-        std::thread::sleep(LOOK);
+/// The time that a call may still wait for a filesystem to free what was removed.
+pub(super) struct FreeingTime {
+    left: Duration,
+}
+
+impl FreeingTime {
+    pub(super) fn begin() -> FreeingTime {
+        FreeingTime { left: FREEING_ALL }
     }
-    Ok(())
+
+    /// Waits until there is room, or the filesystem has had its time to free what was removed.
+    pub(super) fn wait(&mut self, mut has_room: impl FnMut() -> Result<bool>) -> Result<()> {
+        let began = Instant::now();
+        let longest = FREEING.min(self.left);
+        while !has_room()? && began.elapsed() < longest {
+            std::thread::sleep(LOOK);
+        }
+        self.left = self.left.saturating_sub(began.elapsed());
+        Ok(())
+    }
 }
 
 /// How many deleted snapshots of a volume the class of one of them lets keep their images. A
@@ -206,11 +223,12 @@ impl Pool {
     /// Frees deleted snapshots that keep their images, the oldest first, while less than the
     /// reserve is free. False if less is free without them, too.
     pub(super) fn restore_reserve(&self) -> Result<bool> {
+        let mut freeing = FreeingTime::begin();
         while self.below_reserve()? {
             if !self.drop_oldest_base() {
                 return Ok(false);
             }
-            wait_until_freed(|| Ok(!self.below_reserve()?))?;
+            freeing.wait(|| Ok(!self.below_reserve()?))?;
         }
         Ok(true)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use parking_lot::MutexGuard;
 
 use super::capacity::{self, SpaceRequest, SpaceUsage};
-use super::kept_bases::wait_until_freed;
+use super::kept_bases::FreeingTime;
 use super::{Error, Pool, Result};
 
 /// Space reserved for a running operation. Dropping it releases the space, because the index then
@@ -75,12 +75,13 @@ impl Pool {
             self.measure_snapshots();
             (usages, guard) = self.space_usages()?;
         }
+        let mut freeing = FreeingTime::begin();
         while self.admit(top(&usages, levels), request).is_err()
             && self.may_fit_without_bases(top(&usages, levels), request)
         {
             drop(guard);
             self.drop_oldest_base();
-            wait_until_freed(|| {
+            freeing.wait(|| {
                 let (usages, _guard) = self.space_usages()?;
                 Ok(self.admit(top(&usages, levels), request).is_ok())
             })?;

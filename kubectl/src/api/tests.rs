@@ -39,6 +39,18 @@ async fn a_time_that_cannot_be_read_hides_no_object() {
     assert!(get(&claims(&api), "late").await.unwrap().is_some());
 }
 
+/// A user may name any volume in a claim. The request for it reads no object of another kind.
+#[tokio::test]
+async fn a_name_that_leads_elsewhere_is_of_no_object() {
+    let api = FakeApi::default();
+    let volumes: Api<PersistentVolume> = Api::all(api.client());
+    for name in ["..", "../namespaces/demo/secrets/s", "a%2fb", "a?b", "a#b"] {
+        assert!(get(&volumes, name).await.unwrap().is_none(), "{name}");
+    }
+    assert_eq!(api.requests().len(), 0);
+    assert!(!leads_elsewhere("system:node") && !leads_elsewhere("a.b-c"));
+}
+
 #[tokio::test]
 async fn refused_requests_name_the_right() {
     let api = FakeApi::default();

@@ -3,8 +3,11 @@
 //! A file of data is a row of ranges: offset and length in eight bytes each, the highest first, then
 //! the bytes. An empty range ends it. Files appear by a rename, the manifest last: a backup that is cut
 //! short leaves the directory as it was.
+//!
+//! Files are for their owner alone, as they have the volume's data. A directory may come from others, so
+//! a manifest names files of its directory alone, and nothing is written through a link.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
@@ -13,9 +16,12 @@ use sha2::{Digest, Sha256};
 
 use super::error::ArchiveError;
 use super::ranges::Range;
+use crate::platform;
 
 /// The file with the manifest.
 const MANIFEST: &str = "backup.json";
+/// How the name of a file of data ends. It begins with a number.
+const DATA: &str = ".data";
 /// The version of manifest and data.
 const VERSION: u32 = 1;
 /// The buffer of a file.
@@ -140,9 +146,14 @@ impl Archive {
 
     /// Begins the next file of data.
     pub(super) fn begin(&self) -> Result<DataWriter, ArchiveError> {
-        fs::create_dir_all(&self.dir).map_err(ArchiveError::io(&self.dir))?;
+        let mut builder = DirBuilder::new();
+        builder.recursive(true);
+        platform::private_dir(&mut builder);
+        builder
+            .create(&self.dir)
+            .map_err(ArchiveError::io(&self.dir))?;
         let made = self.manifest.as_ref().map_or(0, |all| all.backups.len());
-        DataWriter::create(&self.dir, format!("{:05}.data", made + 1))
+        DataWriter::create(&self.dir, format!("{:05}{DATA}", made + 1))
     }
 
     /// Adds a backup. Its file of data is complete.
@@ -162,7 +173,7 @@ impl Archive {
         let path = self.dir.join(MANIFEST);
         let text = serde_json::to_vec_pretty(&manifest).map_err(ArchiveError::manifest(&path))?;
         let part = part_of(&self.dir, MANIFEST);
-        let written = File::create(&part).and_then(|mut file| {
+        let written = create_part(&part).and_then(|mut file| {
             file.write_all(&text)?;
             file.sync_all()
         });
@@ -211,7 +222,34 @@ fn parse(path: &Path, text: &[u8]) -> Result<Manifest, ArchiveError> {
             known: VERSION,
         });
     }
-    serde_json::from_slice(text).map_err(ArchiveError::manifest(path))
+    let manifest: Manifest = serde_json::from_slice(text).map_err(ArchiveError::manifest(path))?;
+    let mut backups = manifest.backups.iter();
+    match backups.find(|backup| !is_data_file(&backup.file)) {
+        Some(backup) => Err(ArchiveError::Name {
+            path: path.to_owned(),
+            file: backup.file.clone(),
+        }),
+        None => Ok(manifest),
+    }
+}
+
+/// True for the name of a file of data, which is in the directory itself.
+fn is_data_file(name: &str) -> bool {
+    let number = name.strip_suffix(DATA).unwrap_or_default();
+    !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
+}
+
+/// Makes a file that is being written. One that an earlier process has left goes first, and so does a link
+/// of others.
+fn create_part(part: &Path) -> io::Result<File> {
+    match fs::remove_file(part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut options = OpenOptions::new();
+    options.write(true).create_new(true);
+    platform::private_file(&mut options);
+    options.open(part)
 }
 
 /// A file while it is being written.
@@ -237,7 +275,7 @@ pub(super) struct DataWriter {
 impl DataWriter {
     fn create(dir: &Path, name: String) -> Result<DataWriter, ArchiveError> {
         let part = part_of(dir, &name);
-        let file = File::create(&part).map_err(ArchiveError::io(&part))?;
+        let file = create_part(&part).map_err(ArchiveError::io(&part))?;
         Ok(DataWriter {
             dir: dir.to_owned(),
             name,
@@ -476,14 +514,45 @@ mod tests {
         );
     }
 
+    /// A manifest with a backup in this file.
+    fn with_file(name: &str) -> String {
+        let dir = tempfile::tempdir().unwrap();
+        let mut archive = Archive::open(dir.path()).unwrap();
+        back_up(&mut archive, "a", None, 0, b"bytes");
+        let manifest = fs::read_to_string(dir.path().join(MANIFEST)).unwrap();
+        manifest.replace("00001.data", name)
+    }
+
+    /// Others may not read the data, and a link of theirs leads nowhere.
+    #[test]
+    fn files_are_for_their_owner_alone() {
+        let outer = tempfile::tempdir().unwrap();
+        let (dir, victim) = (outer.path().join("backups"), outer.path().join("victim"));
+        let mut archive = Archive::open(&dir).unwrap();
+        back_up(&mut archive, "a", None, 0, b"bytes");
+        fs::write(&victim, "kept").unwrap();
+        for name in ["00002.data.part", "backup.json.part"] {
+            platform::link(&victim, &dir.join(name)).unwrap();
+        }
+        back_up(&mut archive, "b", Some("a"), 0, b"more");
+        assert_eq!(fs::read(&victim).unwrap(), b"kept");
+        for name in ["", "00001.data", "00002.data", MANIFEST] {
+            assert_eq!(platform::rights_of_others(&dir.join(name)), 0, "{name}");
+        }
+    }
+
     #[test]
     fn manifests_of_others() {
         let dir = tempfile::tempdir().unwrap();
+        let [above, elsewhere, unnamed] = ["../00001.data", "/etc/passwd", ".data"].map(with_file);
         for (text, says) in [
             ("{\"version\": 2}", "use a newer program"),
             ("{\"version\": 1}", "can't be read"),
             ("{}", "can't be read"),
             ("backup", "can't be read"),
+            (&*above, "not the name of a file"),
+            (&*elsewhere, "not the name of a file"),
+            (&*unnamed, "not the name of a file"),
         ] {
             fs::write(dir.path().join(MANIFEST), text).unwrap();
             let refused = Archive::open(dir.path()).unwrap_err().to_string();

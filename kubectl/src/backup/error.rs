@@ -89,6 +89,8 @@ pub enum ServiceError {
     /// The service refuses the call.
     #[error("the service of changed blocks refuses: {} ({:?})", .0.message(), .0.code())]
     Call(#[from] tonic::Status),
+    #[error("the service of changed blocks did not answer within {0} s")]
+    Silent(u64),
     /// The service's answer can't be right.
     #[error("the service of changed blocks answers wrongly: {0}")]
     Answer(String),
@@ -110,6 +112,8 @@ pub enum ArchiveError {
         version: u32,
         known: u32,
     },
+    #[error("{}: {file:?} is not the name of a file of data, such as 00001.data", .path.display())]
+    Name { path: PathBuf, file: String },
     #[error("{} has no backup: name a directory that backup --to has made", .0.display())]
     Empty(PathBuf),
     #[error("{} has backups of another volume, {has}: name another directory for volume {wanted}", .path.display())]

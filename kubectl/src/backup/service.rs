@@ -101,11 +101,27 @@ impl Asker<'_> {
         let service = self.service().await?;
         let token = self.token(&service.audience).await?;
         let mut client = self.client(&service).await?;
-        let mut messages = open(&mut client, question, token, listing.end).await?;
-        while let Some((size, blocks)) = messages.try_next().await? {
+        let opened = open(&mut client, question, token, listing.end);
+        let mut messages = self.patiently(opened).await?;
+        loop {
+            let next = async { messages.try_next().await.map_err(ServiceError::from) };
+            let Some((size, blocks)) = self.patiently(next).await? else {
+                return Ok(());
+            };
             listing.add(size, &blocks).map_err(ServiceError::Answer)?;
         }
-        Ok(())
+    }
+
+    /// Waits for an answer of the service. A connection can be open without one for good.
+    async fn patiently<T>(
+        &self,
+        answer: impl Future<Output = Result<T, ServiceError>>,
+    ) -> Result<T, ServiceError> {
+        let longest = self.patience.max(CONNECT);
+        match timeout(longest, answer).await {
+            Ok(answer) => answer,
+            Err(_) => Err(ServiceError::Silent(longest.as_secs())),
+        }
     }
 
     /// What the driver's object says of the service.
@@ -290,7 +306,7 @@ fn may_pass(error: &ServiceError) -> bool {
                 )
         }
         ServiceError::Api(error) => error.is_transient(),
-        ServiceError::Connect { .. } | ServiceError::NoPod { .. } => true,
+        ServiceError::Connect { .. } | ServiceError::NoPod { .. } | ServiceError::Silent(_) => true,
         _ => false,
     }
 }

@@ -139,6 +139,27 @@ async fn the_second_backup_is_compared_with_the_first() {
     assert_eq!(manifest(&dir)["volume"]["handle"], "vol-data");
 }
 
+/// The name in the manifest may be a person's snapshot.
+#[tokio::test]
+async fn a_snapshot_that_no_backup_has_made_stays() {
+    let (api, dir) = (cluster("Block"), tempfile::tempdir().unwrap());
+    let _service = FakeService::start(&api).await;
+    outcome(&api, "backup data --to DIR", &dir).await.unwrap();
+    let mut changed = manifest(&dir);
+    changed["backups"][0]["volumeSnapshot"] = json!("precious");
+    std::fs::write(dir.path().join("backup.json"), changed.to_string()).unwrap();
+    api.put(
+        json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+        "metadata": {"namespace": "demo", "name": "precious"}, "spec": {"source": {}}}),
+    );
+    outcome(&api, "backup data --to DIR", &dir).await.unwrap();
+    let left = left(&api);
+    assert!(
+        left.contains(&"volumesnapshots/precious".to_owned()),
+        "{left:?}"
+    );
+}
+
 #[tokio::test]
 async fn a_backup_that_fails_leaves_nothing() {
     for mode in ["Block", "Filesystem"] {

@@ -132,23 +132,39 @@ impl<'a> Work<'a> {
         let ready = waiting.until(&snapshots, progress, snapshot_ready).await;
         ready.map_err(|why| Error::Waiting { what, why })?;
         let snapshot = api::get(&snapshots, &name).await?;
-        let bound = snapshot.as_ref().and_then(VolumeSnapshot::bound_content);
-        let content = bound.unwrap_or_default().to_owned();
-        let contents: Api<VolumeSnapshotContent> = self.cluster.all();
-        let status = match content.as_str() {
-            "" => None,
-            name => api::get(&contents, name).await?.and_then(|one| one.status),
+        let content = self.content_of(snapshot.as_ref()).await?;
+        let Some(content) = content else {
+            return Err(Error::NoHandle(claim.to_owned()));
         };
-        let status = status.unwrap_or_default();
+        let content_name = content.name_any();
+        let status = content.status.unwrap_or_default();
         let (Some(handle), Some(size)) = (status.snapshot_handle, status.restore_size) else {
             return Err(Error::NoHandle(claim.to_owned()));
         };
         Ok(ReadySnapshot {
             name,
-            content,
+            content: content_name,
             handle,
             size: u64::try_from(size).unwrap_or(0),
         })
+    }
+
+    /// The content of a snapshot, if it is bound to one. Others may have made the snapshot again meanwhile,
+    /// with any content.
+    async fn content_of(
+        &self,
+        snapshot: Option<&VolumeSnapshot>,
+    ) -> Result<Option<VolumeSnapshotContent>, ApiError> {
+        let Some(snapshot) = snapshot else {
+            return Ok(None);
+        };
+        let Some(name) = snapshot.bound_content() else {
+            return Ok(None);
+        };
+        let contents: Api<VolumeSnapshotContent> = self.cluster.all();
+        let content = api::get(&contents, name).await?;
+        let driver = &self.cluster.driver_name;
+        Ok(content.filter(|content| is_content_of(content, snapshot, driver)))
     }
 
     /// The class that is named, or one of the driver that deletes its snapshots.
@@ -258,8 +274,18 @@ impl<'a> Work<'a> {
         Ok(())
     }
 
+    /// Deletes an object of this command or, if its name says so, of an earlier one. Others may have made
+    /// one of that name meanwhile, and it stays.
     async fn delete_kind<K: Namespaced>(&self, name: &str) -> Result<(), ApiError> {
-        api::delete(&self.api::<K>(), name, None, None, false).await
+        let api = self.api::<K>();
+        let Some(object) = api::get(&api, name).await? else {
+            return Ok(());
+        };
+        let label = object.labels().get(LABEL);
+        if label.is_none_or(|made_by| *made_by != self.name && made_by != name) {
+            return Ok(());
+        }
+        api::delete(&api, name, object.uid(), None, false).await
     }
 
     async fn create<K: Namespaced>(&self, made: Made, object: &Value) -> Result<(), Error> {
@@ -292,6 +318,16 @@ impl<'a> Work<'a> {
             related: vec![claim.to_owned()],
         }
     }
+}
+
+/// True if a content is this driver's, and of this snapshot.
+fn is_content_of(content: &VolumeSnapshotContent, snapshot: &VolumeSnapshot, driver: &str) -> bool {
+    let of = &content.spec.volume_snapshot_ref;
+    let has_uid = of.uid.is_none() || of.uid == snapshot.metadata.uid;
+    content.spec.driver == driver
+        && of.namespace == snapshot.metadata.namespace
+        && of.name == snapshot.metadata.name
+        && has_uid
 }
 
 /// A pod that waits for commands. It is root, whom devices belong to, and nothing else.
@@ -337,4 +373,58 @@ fn pod(metadata: Value, image: &str, claim: &str, mode: &str) -> Value {
             "volumes": [{"name": VOLUME, "persistentVolumeClaim": {"claimName": claim}}],
         },
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use serde::de::DeserializeOwned;
+
+    use super::*;
+
+    fn read<T: DeserializeOwned>(value: Value) -> T {
+        serde_json::from_value(value).unwrap()
+    }
+
+    #[test]
+    fn contents_of_a_snapshot() {
+        let snapshot: VolumeSnapshot = read(json!({
+            "metadata": {"namespace": "demo", "name": "s", "uid": "u"}, "spec": {"source": {}},
+        }));
+        for (driver, of, expected) in [
+            (
+                "d",
+                json!({"namespace": "demo", "name": "s", "uid": "u"}),
+                true,
+            ),
+            ("d", json!({"namespace": "demo", "name": "s"}), true),
+            (
+                "d",
+                json!({"namespace": "demo", "name": "s", "uid": "v"}),
+                false,
+            ),
+            (
+                "d",
+                json!({"namespace": "other", "name": "s", "uid": "u"}),
+                false,
+            ),
+            ("d", json!({"namespace": "demo", "name": "t"}), false),
+            (
+                "e",
+                json!({"namespace": "demo", "name": "s", "uid": "u"}),
+                false,
+            ),
+        ] {
+            let content: VolumeSnapshotContent = read(json!({
+                "metadata": {"name": "c"},
+                "spec": {"driver": driver, "deletionPolicy": "Delete", "source": {},
+                    "volumeSnapshotRef": of},
+            }));
+            let found = is_content_of(&content, &snapshot, "d");
+            assert_eq!(
+                found, expected,
+                "{driver} {:?}",
+                content.spec.volume_snapshot_ref
+            );
+        }
+    }
 }

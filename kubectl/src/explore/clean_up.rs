@@ -1,15 +1,17 @@
 //! Deletes what explorations have left: objects with their label, and cuts on the nodes.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use hostloop_api_objects::labels::node_label;
 use hostloop_api_objects::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
+use hostloop_report::cuts::CutList;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 use serde::Serialize;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::cut_objects::{EXPLORATION, ExplorationId, KEPT, selector_of_all};
 use crate::api::{self, ApiError, Kind, served};
@@ -17,6 +19,7 @@ use crate::cluster::Cluster;
 use crate::node_pods::{self, NodePod};
 use crate::output;
 use crate::persist::persist;
+use crate::status::node_of;
 use crate::volume_objects::{claim_ref, handle};
 use crate::waiting::PAUSE;
 
@@ -64,7 +67,7 @@ pub(super) async fn clean_up(
     let found = Leftovers::of(cluster, &selector_of_all()).await?;
     let explorations = found.explorations();
     let objects = remove(cluster, &selector_of_all(), &BTreeSet::new(), timeout).await?;
-    let cuts = drop_cuts(cluster, &explorations).await?;
+    let cuts = drop_cuts(cluster, &explorations, timeout).await?;
     let kept = ListParams::default().labels(KEPT);
     let snapshots: Api<VolumeSnapshot> = cluster.namespaced(Some(&cluster.namespace));
     let kept = served(api::list(&snapshots, kept).await)?;
@@ -74,6 +77,16 @@ pub(super) async fn clean_up(
         cuts,
         kept: kept.iter().map(ResourceExt::name_any).collect(),
     })
+}
+
+/// True if a selector selects any object.
+pub(super) async fn has_objects(
+    cluster: &Cluster,
+    selector: &str,
+    timeout: Duration,
+) -> Result<bool, ApiError> {
+    let found = persist(timeout, async || Leftovers::of(cluster, selector).await).await?;
+    Ok(!found.names().is_empty())
 }
 
 /// Deletes the objects that a selector selects, until none is left but snapshots with these names and
@@ -201,23 +214,25 @@ fn name_of<K: Kind>(object: &K) -> String {
 }
 
 /// Deletes the cuts of these explorations, and those of volumes of the namespace, on all nodes.
-/// Returns how many there were.
+/// Returns how many there were. Each node may take this long.
 async fn drop_cuts(
     cluster: &Cluster,
     explorations: &BTreeSet<ExplorationId>,
+    longest: Duration,
 ) -> Result<usize, CleanUpError> {
     let volumes: Api<PersistentVolume> = cluster.all();
     let volumes = persist(PATIENCE, async || api::list_all(&volumes).await).await?;
-    let handles: BTreeSet<&str> = volumes
-        .iter()
-        .filter(|volume| is_of_namespace(volume, &cluster.namespace))
-        .filter_map(|volume| handle(volume, &cluster.driver_name))
-        .collect();
+    let pods = node_pods::node_pods(cluster).await?;
     let (mut dropped, mut problems) = (0, Vec::new());
-    for pod in node_pods::node_pods(cluster).await? {
-        match drop_cuts_of(cluster, &pod, explorations, &handles).await {
-            Ok(count) => dropped += count,
-            Err(error) => problems.push(format!("node {}: {error}", pod.node)),
+    for pod in &pods {
+        let owned = owned_on(&volumes, cluster, pod, &pods);
+        match timeout(longest, drop_cuts_of(cluster, pod, explorations, &owned)).await {
+            Ok(Ok(count)) => dropped += count,
+            Ok(Err(error)) => problems.push(format!("node {}: {error}", pod.node)),
+            Err(_) => {
+                let seconds = longest.as_secs();
+                problems.push(format!("node {}: not deleted within {seconds} s", pod.node));
+            }
         }
     }
     if problems.is_empty() {
@@ -225,6 +240,35 @@ async fn drop_cuts(
     } else {
         Err(CleanUpError::Cuts(output::names(problems)))
     }
+}
+
+/// The handles of volumes that may be on the node of a pod, each with whether it is of the namespace
+/// alone. A volume is on the node that it names: another node may have written any handle.
+fn owned_on<'v>(
+    volumes: &'v [PersistentVolume],
+    cluster: &Cluster,
+    pod: &NodePod,
+    pods: &[NodePod],
+) -> BTreeMap<&'v str, bool> {
+    let mut owned = BTreeMap::new();
+    for volume in volumes {
+        if is_elsewhere(volume, pod, pods) {
+            continue;
+        }
+        if let Some(handle) = handle(volume, &cluster.driver_name) {
+            *owned.entry(handle).or_insert(true) &= is_of_namespace(volume, &cluster.namespace);
+        }
+    }
+    owned
+}
+
+/// True if a volume names the node of another pod.
+fn is_elsewhere(volume: &PersistentVolume, pod: &NodePod, pods: &[NodePod]) -> bool {
+    let Some(node) = node_of(volume) else {
+        return false;
+    };
+    let mut others = pods.iter().filter(|other| other.node != pod.node);
+    others.any(|other| other.node == node || node_label(&other.node) == node)
 }
 
 fn is_of_namespace(volume: &PersistentVolume, namespace: &str) -> bool {
@@ -236,23 +280,32 @@ async fn drop_cuts_of(
     cluster: &Cluster,
     pod: &NodePod,
     explorations: &BTreeSet<ExplorationId>,
-    handles: &BTreeSet<&str>,
+    owned: &BTreeMap<&str, bool>,
 ) -> Result<usize, node_pods::NodeError> {
     let list = pod.list_cuts(cluster).await?;
-    let found: BTreeSet<ExplorationId> = list
-        .cuts
-        .iter()
-        .filter_map(|cut| {
-            let id = ExplorationId::parse(&cut.exploration)?;
-            let is_ours = explorations.contains(&id) || handles.contains(cut.volume.as_str());
-            is_ours.then_some(id)
-        })
-        .collect();
     let mut dropped = 0;
-    for id in &found {
+    for id in &unwanted(&list, explorations, owned) {
         dropped += pod.drop_cuts(cluster, id.as_str()).await?.dropped as usize;
     }
     Ok(dropped)
+}
+
+/// The explorations of a node's cuts that are of the namespace. Anyone who labels an object can name an
+/// exploration, so that decides only where no volume does.
+fn unwanted(
+    list: &CutList,
+    explorations: &BTreeSet<ExplorationId>,
+    owned: &BTreeMap<&str, bool>,
+) -> BTreeSet<ExplorationId> {
+    let ids = list.cuts.iter().filter_map(|cut| {
+        let id = ExplorationId::parse(&cut.exploration)?;
+        let is_ours = match owned.get(cut.volume.as_str()) {
+            Some(is_ours) => *is_ours,
+            None => explorations.contains(&id),
+        };
+        is_ours.then_some(id)
+    });
+    ids.collect()
 }
 
 #[cfg(test)]
@@ -262,7 +315,7 @@ mod tests {
 
     use super::*;
     use crate::explore::testing::exploration;
-    use crate::test_objects::cluster_of;
+    use crate::test_objects::{cluster_of, read};
 
     const PATIENT: Duration = Duration::from_secs(60);
 
@@ -324,6 +377,66 @@ mod tests {
         }
         let again = clean_up(&cluster_of(&api), PATIENT).await.unwrap();
         assert_eq!(again.objects, 0);
+    }
+
+    /// A volume for a claim of this namespace, on this node.
+    fn volume(handle: &str, namespace: &str, node: Option<&str>) -> PersistentVolume {
+        let affinity = node.map(|node| {
+            json!({"required": {"nodeSelectorTerms": [{"matchExpressions": [
+                {"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]}]}})
+        });
+        read(json!({"metadata": {"name": "pv"}, "spec": {
+            "csi": {"driver": "hostloop.csi.dev", "volumeHandle": handle},
+            "claimRef": {"namespace": namespace, "name": "data"},
+            "nodeAffinity": affinity,
+        }}))
+    }
+
+    fn pod(node: &str) -> NodePod {
+        NodePod {
+            node: node.to_owned(),
+            name: format!("hostloop-{node}"),
+            container: "hostloop".to_owned(),
+            not_running: None,
+            program: "hostloop".to_owned(),
+        }
+    }
+
+    fn cut_of(volume: &str) -> CutList {
+        read(json!({"cuts": [{
+            "exploration": exploration().as_str(), "number": 1, "snapshot": "snap-1",
+            "volume": volume, "pool": "default", "size_bytes": 1, "taken_ns": 1, "expires_ns": 1,
+            "promised_bytes": 1,
+        }]}))
+    }
+
+    /// What a cut on node n1 is to a clean-up of namespace demo.
+    #[tokio::test]
+    async fn cuts_of_other_namespaces_stay() {
+        let cluster = cluster_of(&FakeApi::default());
+        let pods = [pod("n1"), pod("n2")];
+        let (none, labelled) = (BTreeSet::new(), BTreeSet::from([exploration()]));
+        for (volumes, explorations, is_dropped) in [
+            (vec![volume("v", "demo", Some("n1"))], &none, true),
+            (vec![volume("v", "demo", None)], &none, true),
+            (vec![volume("v", "other", Some("n1"))], &none, false),
+            // A user of the namespace has labelled an object with the exploration of another one.
+            (vec![volume("v", "other", Some("n1"))], &labelled, false),
+            // Another node has made a volume with the handle.
+            (vec![volume("v", "demo", Some("n2"))], &none, false),
+            // The volume is deleted.
+            (vec![], &none, false),
+            (vec![volume("w", "demo", Some("n1"))], &none, false),
+            (vec![], &labelled, true),
+        ] {
+            let owned = owned_on(&volumes, &cluster, &pods[0], &pods);
+            let found = unwanted(&cut_of("v"), explorations, &owned);
+            assert_eq!(
+                !found.is_empty(),
+                is_dropped,
+                "{volumes:?} {explorations:?}"
+            );
+        }
     }
 
     /// Another namespace's explorations go on.

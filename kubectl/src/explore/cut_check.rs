@@ -78,6 +78,7 @@ impl<N: CutNode> CutChecker<'_, N> {
         let objects = CutObjects {
             claim: self.claim,
             driver: &self.cluster.driver_name,
+            node: self.node.node_name(),
             exploration: self.exploration,
             cut,
         };

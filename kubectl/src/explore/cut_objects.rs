@@ -1,6 +1,7 @@
 //! The objects that make a claim of a cut. All of one cut have one name.
 
 use hostloop_api_objects::constants::is_name;
+use hostloop_api_objects::labels::{MANAGED_BY, node_label};
 use hostloop_report::cuts::TakenCut;
 use serde_json::{Value, json};
 
@@ -71,6 +72,8 @@ pub(super) fn labels(exploration: &ExplorationId) -> Value {
 pub(super) struct CutObjects<'a> {
     pub(super) claim: &'a ExploredClaim,
     pub(super) driver: &'a str,
+    /// The node that has taken the cut.
+    pub(super) node: &'a str,
     pub(super) exploration: &'a ExplorationId,
     pub(super) cut: &'a TakenCut,
 }
@@ -81,12 +84,17 @@ impl CutObjects<'_> {
     }
 
     /// The content of the snapshot. Its end is that of the cut.
+    ///
+    /// The node alone has said the handle. So the content is that node's: with the handle of another
+    /// node's snapshot, nothing is restored, and no other node deletes anything.
     pub(super) fn content(&self) -> Value {
         let name = self.name();
+        let mut labels = labels(self.exploration);
+        labels[MANAGED_BY] = json!(node_label(self.node));
         json!({
             "apiVersion": SNAPSHOT_API,
             "kind": "VolumeSnapshotContent",
-            "metadata": {"name": name, "labels": labels(self.exploration)},
+            "metadata": {"name": name, "labels": labels},
             "spec": {
                 "deletionPolicy": "Delete",
                 "driver": self.driver,
@@ -200,11 +208,13 @@ mod tests {
         let objects = CutObjects {
             claim: &claim,
             driver: "hostloop.csi.dev",
+            node: "n1",
             exploration: &exploration,
             cut: &cut,
         };
         let name = "explore-data-01234567-0007";
         let content: VolumeSnapshotContent = read(objects.content());
+        assert_eq!(content.metadata.labels.as_ref().unwrap()[MANAGED_BY], "n1");
         assert_eq!(
             content.spec.source.snapshot_handle.as_deref(),
             Some("snap-7")

@@ -24,6 +24,8 @@ use crate::waiting::PAUSE;
 #[derive(Default)]
 pub(super) struct Found {
     pub(super) exploration: Option<ExplorationId>,
+    /// True once objects may have been made of the exploration, and no other ones had its ID.
+    pub(super) has_objects: bool,
     pub(super) taken: Vec<TakenCut>,
     pub(super) ended: Option<EndedExploration>,
     pub(super) checked: Vec<(u32, CutResult)>,
@@ -52,6 +54,12 @@ impl<N: CutNode> Steps<'_, N> {
         let Some(exploration) = exploration.filter(|_| !taken.is_empty()) else {
             return Err(Error::NotTaken(self.why_none_was_taken()));
         };
+        // The node has named it, and the clean-up deletes all that has its ID.
+        let selector = exploration.selector();
+        if clean_up::has_objects(self.cluster, &selector, self.args.timeout).await? {
+            return Err(Error::OtherExploration(exploration.as_str().to_owned()));
+        }
+        self.found.borrow_mut().has_objects = true;
         self.check(&exploration, &taken).await
     }
 
@@ -79,8 +87,12 @@ impl<N: CutNode> Steps<'_, N> {
         let mut found = self.found.borrow_mut();
         match line {
             CutsLine::Begun(begun) => {
-                found.exploration = ExplorationId::parse(&begun.exploration);
+                if found.exploration.is_none() {
+                    found.exploration = ExplorationId::parse(&begun.exploration);
+                }
             }
+            // Objects are named by the number, and cuts beyond those that were asked for have no end.
+            CutsLine::Cut(cut) if !follows(&found.taken, cut.number, self.args.cuts) => {}
             CutsLine::Cut(cut) => {
                 found.taken.push(cut);
                 let (taken, all) = (found.taken.len(), self.args.cuts as usize);
@@ -143,19 +155,31 @@ impl<N: CutNode> Steps<'_, N> {
     /// Deletes the objects and the cuts, but for the snapshots that the report names. A check that was
     /// given up may have kept another one.
     pub(super) async fn clean_up(&self) -> Result<(), Error> {
-        let exploration = self.found.borrow().exploration.clone();
+        let (exploration, has_objects) = {
+            let found = self.found.borrow();
+            (found.exploration.clone(), found.has_objects)
+        };
         let Some(exploration) = exploration else {
             return Ok(());
         };
         self.say("deleting what the exploration has left");
-        // A request that was given up may still be carried out.
-        sleep(PAUSE).await;
-        let selector = exploration.selector();
-        let kept = self.kept(&exploration);
-        let removed = clean_up::remove(self.cluster, &selector, &kept, self.args.timeout).await;
+        let removed = if has_objects {
+            self.remove_objects(&exploration).await
+        } else {
+            Ok(())
+        };
         let dropped = self.node.drop_all(exploration.as_str()).await;
         removed?;
         dropped.map_err(|error| Error::CutsLeft(error.to_string()))?;
+        Ok(())
+    }
+
+    async fn remove_objects(&self, exploration: &ExplorationId) -> Result<(), Error> {
+        // A request that was given up may still be carried out.
+        sleep(PAUSE).await;
+        let selector = exploration.selector();
+        let kept = self.kept(exploration);
+        clean_up::remove(self.cluster, &selector, &kept, self.args.timeout).await?;
         Ok(())
     }
 
@@ -176,6 +200,12 @@ impl<N: CutNode> Steps<'_, N> {
 
 fn failed_check(number: u32, error: &CheckError) -> Error {
     Error::Check(format!("cut {number}: {error}"))
+}
+
+/// True for the number of the next cut of so many.
+fn follows(taken: &[TakenCut], number: u32, all: u32) -> bool {
+    let last = taken.last().map_or(0, |cut| cut.number);
+    (last + 1..=all).contains(&number)
 }
 
 /// How far the checks are.
@@ -199,7 +229,16 @@ fn is_tenth(taken: usize, all: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::explore::testing::reason;
+    use crate::explore::testing::{cut, reason};
+
+    #[test]
+    fn cuts_that_a_node_may_name() {
+        assert!(follows(&[], 1, 2) && !follows(&[], 0, 2));
+        let taken = [cut(1), cut(2)];
+        for (number, all, expected) in [(3, 3, true), (2, 3, false), (3, 2, false)] {
+            assert_eq!(follows(&taken, number, all), expected, "{number} of {all}");
+        }
+    }
 
     #[test]
     fn how_far_it_is() {

@@ -342,22 +342,32 @@ async fn after_an_error_the_rest_is_deleted() {
     assert_eq!(node.calls.borrow().last(), Some(&dropped()));
 }
 
+fn steps<'s>(
+    args: &'s Args,
+    cluster: &'s Cluster,
+    claim: &'s ExploredClaim,
+    template: &'s CheckTemplate,
+    node: &'s FakeNode,
+) -> Steps<'s, FakeNode> {
+    Steps {
+        args,
+        cluster,
+        claim,
+        template,
+        node,
+        seed: 1,
+        found: RefCell::default(),
+        progress: RefCell::new(ProgressLine::new()),
+    }
+}
+
 /// Ctrl-C drops the steps wherever they are.
 #[tokio::test(start_paused = true)]
 async fn steps_that_are_given_up_leave_nothing() {
     let (api, node) = (server(|_| None, true), node(10));
     let template = CheckTemplate::parse(TEMPLATE).unwrap();
     let (args, cluster, claim) = (args(""), cluster_of(&api), explored());
-    let steps = Steps {
-        args: &args,
-        cluster: &cluster,
-        claim: &claim,
-        template: &template,
-        node: &node,
-        seed: 1,
-        found: RefCell::default(),
-        progress: RefCell::new(ProgressLine::new()),
-    };
+    let steps = steps(&args, &cluster, &claim, &template, &node);
     let given_up = tokio::time::timeout(Duration::from_secs(3), steps.run()).await;
     assert!(given_up.is_err(), "{given_up:?}");
     assert!(!left(&api).is_empty());
@@ -370,6 +380,33 @@ async fn steps_that_are_given_up_leave_nothing() {
 #[tokio::test(start_paused = true)]
 async fn a_snapshot_that_no_report_names_goes() {
     let (api, node) = (server(|_| Some(true), true), node(10));
+    put_kept(&api);
+    let template = CheckTemplate::parse(TEMPLATE).unwrap();
+    let (args, cluster, claim) = (args(""), cluster_of(&api), explored());
+    let steps = steps(&args, &cluster, &claim, &template, &node);
+    {
+        let mut found = steps.found.borrow_mut();
+        found.exploration = Some(exploration());
+        found.has_objects = true;
+    }
+    steps.clean_up().await.unwrap();
+    assert_eq!(left(&api), [""; 0]);
+}
+
+/// A node may name any exploration. What another one has kept stays.
+#[tokio::test(start_paused = true)]
+async fn an_exploration_of_others_is_not_taken_over() {
+    let (api, node) = (server(|_| Some(true), true), node(10));
+    put_kept(&api);
+    let before = left(&api);
+    let error = explored_by(&api, &node, "").await.unwrap_err();
+    assert!(matches!(error, Error::OtherExploration(_)), "{error}");
+    assert_eq!(left(&api), before);
+    assert_eq!(checked(&api), [0; 0]);
+}
+
+/// A kept cut of the exploration that the node names.
+fn put_kept(api: &FakeApi) {
     let metadata = |namespace: Option<&str>| {
         json!({"name": "explore-data-01234567-0099", "namespace": namespace, "labels": {
             "hostloop.csi.dev/exploration": exploration().as_str(), KEPT: "true",
@@ -385,8 +422,6 @@ async fn a_snapshot_that_no_report_names_goes() {
             "volumeSnapshotRef": {"namespace": "demo"},
         }}),
     );
-    explored_by(&api, &node, "").await.unwrap();
-    assert_eq!(left(&api), [""; 0]);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,7 +1,9 @@
 //! `hostloop cuts` in the pod of a node: power cuts of a volume, many in one burst.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures::future::{Either, select};
 use hostloop_report::cuts::{CutList, CutsLine, DroppedCuts, KeptCut};
 use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::time::timeout;
@@ -43,18 +45,38 @@ impl NodePod {
             has_ended |= matches!(line, CutsLine::Ended(_));
             said(line);
         });
-        let printed = async { read(stderr).await.map_err(|error| read_error(self, &error)) };
-        let ((), printed) = tokio::try_join!(lines, printed)?;
+        let printed = self.with_errors(lines, stderr).await?;
         if has_ended {
             // Why there are fewer cuts than asked for is in that line.
             return Ok(());
         }
         let status = match status {
-            Some(status) => status.await,
-            None => None,
+            Some(status) => timeout(DEADLINE, status).await,
+            None => Ok(None),
         };
+        let status = status.map_err(|_| self.late(DEADLINE))?;
         succeeded(self, &command, status, &printed)?;
         Err(read_error(self, &"the burst of cuts has no end"))
+    }
+
+    /// Reads the standard error of a burst with its lines. It may last a little longer than they.
+    async fn with_errors(
+        &self,
+        lines: impl Future<Output = Result<(), NodeError>>,
+        stderr: Option<impl AsyncRead + Unpin>,
+    ) -> Result<String, NodeError> {
+        let printed = match select(pin!(lines), pin!(read(stderr))).await {
+            Either::Left((lines, printed)) => {
+                lines?;
+                let printed = timeout(DEADLINE, printed).await;
+                printed.map_err(|_| self.late(DEADLINE))?
+            }
+            Either::Right((printed, lines)) => {
+                lines.await?;
+                printed
+            }
+        };
+        printed.map_err(|error| read_error(self, &error))
     }
 
     /// Reads the lines of a burst to their end. Each of them may take this long.
@@ -129,6 +151,21 @@ mod tests {
             pod().take_command("vol-1", burst).join(" "),
             "hostloop cuts take --until-eof --volume=vol-1 --cuts=200 --every=1500ms"
         );
+    }
+
+    /// A node that keeps the connection open for good.
+    #[tokio::test(start_paused = true)]
+    async fn errors_without_an_end_are_late() {
+        let (near, _far) = tokio::io::duplex(64);
+        let pod = pod();
+        let late = pod.with_errors(std::future::ready(Ok(())), Some(near));
+        let error = late.await.unwrap_err().to_string();
+        assert!(
+            error.starts_with("no answer from pod hostloop-a within"),
+            "{error}"
+        );
+        let said = pod.with_errors(std::future::ready(Ok(())), Some(&b"why"[..]));
+        assert_eq!(said.await.unwrap(), "why");
     }
 
     #[tokio::test]

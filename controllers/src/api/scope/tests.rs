@@ -70,11 +70,3 @@ fn contents_by_label_and_source() {
         assert_eq!(here().has_content(&labels, source), within, "{labels:?}");
     }
 }
-
-#[test]
-fn labels_fit() {
-    assert_eq!(node_label("n1"), "n1");
-    let long = node_label(&"n".repeat(100));
-    assert_eq!(long.len(), MAX_LABEL);
-    assert_ne!(long, node_label(&"n".repeat(101)));
-}

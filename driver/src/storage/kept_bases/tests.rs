@@ -13,6 +13,19 @@ fn keeping(number: &str) -> Parameters {
     Parameters::from([(KEEP_DELETED_BASES.to_owned(), number.to_owned())])
 }
 
+/// One namespace's many small images hold up no call of another one for long.
+#[test]
+fn a_call_waits_for_all_of_them_together() {
+    let left = Duration::from_millis(30);
+    let mut freeing = FreeingTime { left };
+    let began = Instant::now();
+    for _ in 0..100 {
+        freeing.wait(|| Ok(false)).unwrap();
+    }
+    let waited = began.elapsed();
+    assert!(waited >= left && waited < FREEING_ALL, "{waited:?}");
+}
+
 fn take(
     site: &Site,
     volume: &VolumeRecord,

@@ -37,6 +37,26 @@ async fn the_service_lists_what_is_allocated_and_what_changed() {
     assert!(list(&api, None).await.unwrap().is_empty());
 }
 
+/// A service that takes the call, and says nothing.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_never_comes_is_not_waited_for() {
+    let cluster = cluster_of(&FakeApi::with_snapshots());
+    let asker = Asker {
+        cluster: &cluster,
+        account: "backup",
+        patience: Duration::from_secs(60),
+    };
+    let error = asker
+        .patiently(std::future::pending::<Result<(), _>>())
+        .await;
+    let error = error.unwrap_err();
+    assert!(may_pass(&error));
+    assert!(
+        error.to_string().ends_with("did not answer within 60 s"),
+        "{error}"
+    );
+}
+
 #[tokio::test]
 async fn a_stream_that_breaks_off_is_resumed() {
     let api = FakeApi::with_snapshots();
