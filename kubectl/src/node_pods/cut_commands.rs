@@ -9,7 +9,8 @@ use tokio::io::{AsyncBufReadExt, AsyncRead, AsyncReadExt, BufReader};
 use tokio::time::timeout;
 
 use super::{
-    MAX_OUTPUT, NodeError, NodePod, ask, ask_within, read, read_error, read_json, succeeded,
+    DEADLINE, MAX_OUTPUT, NodeError, NodePod, ask, ask_within, read, read_error, read_json,
+    succeeded,
 };
 use crate::cluster::Cluster;
 
