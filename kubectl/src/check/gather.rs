@@ -5,8 +5,8 @@
 
 use hostloop_api_objects::lease_name::leader_lease;
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
-use kube::Api;
 use kube::api::ListParams;
+use kube::{Api, ResourceExt};
 
 use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
@@ -20,6 +20,9 @@ mod enforced;
 mod machines;
 mod rights;
 mod server;
+
+/// The label that says what an object is a part of.
+const COMPONENT: &str = "app.kubernetes.io/component";
 
 impl From<ApiError> for Unknown {
     fn from(error: ApiError) -> Self {
@@ -45,7 +48,7 @@ pub(super) async fn gather(
     let lease = leader_lease(&cluster.driver_name);
     let (snapshot_namespace, snapshot_lease) = SNAPSHOT_LEASE;
     let (daemon_sets, deployments, pods) = tokio::join!(
-        list::<DaemonSet>(cluster.system(), ListParams::default().labels(NODE_PODS)),
+        driver_sets(cluster),
         all(cluster),
         list(cluster.system(), ListParams::default()),
     );
@@ -119,6 +122,14 @@ async fn rights(cluster: &Cluster, deployments: &Fact<Vec<Deployment>>) -> Vec<R
 /// All objects of a kind, in all namespaces.
 async fn all<K: Kind>(cluster: &Cluster) -> Fact<Vec<K>> {
     list(cluster.all(), ListParams::default()).await
+}
+
+/// The DaemonSets of the driver, without that of fault disks.
+async fn driver_sets(cluster: &Cluster) -> Fact<Vec<DaemonSet>> {
+    let mut sets: Vec<DaemonSet> =
+        list(cluster.system(), ListParams::default().labels(NODE_PODS)).await?;
+    sets.retain(|set| set.labels().get(COMPONENT).map(String::as_str) != Some("fault-disks"));
+    Ok(sets)
 }
 
 async fn list<K: Kind>(api: Api<K>, params: ListParams) -> Fact<Vec<K>> {

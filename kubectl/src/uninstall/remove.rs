@@ -147,7 +147,10 @@ fn order(object: &Value) -> u8 {
 /// True for a pod that is not hostloop's.
 fn is_foreign(pod: &Pod) -> bool {
     let name = pod.labels().get(NAME_LABEL.0).map(String::as_str);
-    !matches!(name, Some("hostloop" | "hostloop-controller"))
+    !matches!(
+        name,
+        Some("hostloop" | "hostloop-controller" | "hostloop-fault-disks")
+    )
 }
 
 /// Deletes the snapshot API's definitions if the person asks for it and no object needs them; says
@@ -272,6 +275,7 @@ mod tests {
         for (name, is_other) in [
             ("hostloop", false),
             ("hostloop-controller", false),
+            ("hostloop-fault-disks", false),
             ("prometheus", true),
         ] {
             let pod = json!({"metadata": {"labels": {"app.kubernetes.io/name": name}}});

@@ -33,6 +33,12 @@ fn api() -> FakeApi {
         &format!("{DAEMON_SETS}/hostloop"),
         json!({"metadata": {"labels": labels}}),
     );
+    let labels = json!({"app.kubernetes.io/name": "hostloop",
+        "app.kubernetes.io/component": "fault-disks"});
+    api.set(
+        &format!("{DAEMON_SETS}/hostloop-fault-disks"),
+        json!({"metadata": {"labels": labels}}),
+    );
     api.set("/api/v1/namespaces/hostloop/pods", node_pod("n1"));
     api
 }
