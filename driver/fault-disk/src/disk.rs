@@ -14,7 +14,7 @@ use crate::aligned_buffer::{ALIGNMENT, AlignedBuffer};
 use crate::draw::Draws;
 use crate::image::{Image, Zeroing};
 use crate::limits::{Limits, Queues};
-use crate::power_cut::{CutReport, Fate, Loss};
+use crate::power_cut::{CutReport, Loss, WriteOutcome};
 use crate::rules::{ActiveRules, DiskError, MOST_RULES, Operation, Rule};
 use crate::write_cache::{Unflushed, WriteCache};
 use crate::{Error, Result};
@@ -355,13 +355,15 @@ fn lose(
     cache.shuffle(draws);
     let (mut lost, mut torn) = (0, 0);
     for (offset, write) in cache.iter() {
-        match (loss.fate(draws), write) {
-            (Fate::Lost, _) => lost += 1,
-            (Fate::Torn, Unflushed::Data(data)) => {
+        match (loss.outcome(draws), write) {
+            (WriteOutcome::Lost, _) => lost += 1,
+            (WriteOutcome::Torn, Unflushed::Data(data)) => {
                 torn += 1;
                 tear(disk, offset, data, loss, draws, block)?;
             }
-            (Fate::Whole, _) | (Fate::Torn, Unflushed::Zeroes(..)) => disk.apply(offset, write)?,
+            (WriteOutcome::Whole, _) | (WriteOutcome::Torn, Unflushed::Zeroes(..)) => {
+                disk.apply(offset, write)?;
+            }
         }
     }
     let unflushed = cache.len();
