@@ -9,7 +9,7 @@ use std::time::Duration;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, connect};
 
-use crate::power_cut::{CutReport, Loss};
+use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
 use crate::{Error, Result, Settings, socket};
 
@@ -98,7 +98,7 @@ impl Client {
         names: BTreeSet<String>,
         loss: Loss,
         seed: u64,
-    ) -> Result<Vec<CutReport>> {
+    ) -> Result<Vec<PowerCutReport>> {
         match self.call(&Request::CutPower { names, loss, seed }, None)? {
             (Answer::Cut(reports), _) => Ok(reports),
             (answer, _) => Err(unexpected(&answer)),

@@ -24,7 +24,7 @@ pub enum Loss {
 /// What a power cut has done to a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CutReport {
+pub struct PowerCutReport {
     /// The disk.
     pub name: String,
     /// How many writes were not flushed.

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
 use crate::fault_disk::{FaultDisk, cut_power};
-use crate::power_cut::{CutReport, Loss};
+use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
 use crate::{Error, Result, Settings, socket};
 
@@ -166,10 +166,10 @@ impl Server {
         names: &BTreeSet<String>,
         loss: Loss,
         seed: u64,
-    ) -> Result<Vec<CutReport>> {
+    ) -> Result<Vec<PowerCutReport>> {
         let disks: Result<Vec<_>> = names.iter().map(|name| self.disk(name)).collect();
         let reports = cut_power(&disks?, loss, seed)?;
-        for CutReport {
+        for PowerCutReport {
             name,
             unflushed,
             lost,
