@@ -7,16 +7,22 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::power_cut::Loss;
 use hostloop_fault_disk::{Error, Result, Settings};
 
 use crate::record::id::VolumeId;
+use crate::storage::Pools;
 
 /// The socket of the server, in the state directory of the driver.
 const SOCKET: &str = "fault-disks.sock";
+
+/// What is said of the disk of a volume that can't do something.
+pub(crate) fn failure(id: VolumeId, error: &Error) -> String {
+    format!("the fault disk of volume {id}: {error}")
+}
 
 /// Whether a volume's disk does its work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,10 +41,10 @@ pub(crate) struct FaultDisks {
 }
 
 impl FaultDisks {
-    /// Those of the server with its socket in this state directory.
-    pub(crate) fn of(state_dir: &Path) -> FaultDisks {
+    /// Those of the server with its socket in the state directory of these pools.
+    pub(crate) fn of(pools: &Pools) -> FaultDisks {
         FaultDisks {
-            socket: state_dir.join(SOCKET),
+            socket: pools.options().state_dir.join(SOCKET),
         }
     }
 

@@ -185,10 +185,10 @@ pub enum Error {
          snapshot is kept"
     )]
     Unknown(String),
-    #[error("{taken} of {wanted} cuts were taken: {why}")]
+    #[error("{taken} of {requested} cuts were taken: {why}")]
     Fewer {
         taken: usize,
-        wanted: u32,
+        requested: u32,
         why: String,
     },
     #[error(
@@ -319,7 +319,7 @@ async fn explore(
         node: node.node_name(),
         exploration,
         seed: steps.seed,
-        wanted: args.cuts,
+        requested: args.cuts,
         every_ns: u64::try_from(args.every.as_nanos()).unwrap_or(u64::MAX),
         taken: &found.taken,
         ended: found.ended.as_ref(),
@@ -353,7 +353,7 @@ fn verdict(report: &ExplorationReport) -> Result<(), Error> {
         None => Ok(()),
         Some(why) => Err(Error::Fewer {
             taken: report.taken,
-            wanted: report.wanted,
+            requested: report.requested,
             why: why.clone(),
         }),
     }

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::time::Duration;
 
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
-use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
+use rustix::net::{SocketAddrUnix, connect};
 
-use crate::power_cut::{CutReport, Loss};
+use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
 use crate::{Error, Result, Settings, socket};
 
@@ -35,8 +35,7 @@ impl Client {
     }
 
     fn open(path: &Path) -> rustix::io::Result<Client> {
-        let flags = SocketFlags::CLOEXEC;
-        let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let socket = socket::new()?;
         set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_ANSWER))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Client {
@@ -99,7 +98,7 @@ impl Client {
         names: BTreeSet<String>,
         loss: Loss,
         seed: u64,
-    ) -> Result<Vec<CutReport>> {
+    ) -> Result<Vec<PowerCutReport>> {
         match self.call(&Request::CutPower { names, loss, seed }, None)? {
             (Answer::Cut(reports), _) => Ok(reports),
             (answer, _) => Err(unexpected(&answer)),

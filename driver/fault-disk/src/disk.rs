@@ -14,7 +14,7 @@ use crate::aligned_buffer::{ALIGNMENT, AlignedBuffer};
 use crate::draw::Draws;
 use crate::image::{Image, Zeroing};
 use crate::limits::{Limits, Queues};
-use crate::power_cut::{CutReport, Fate, Loss};
+use crate::power_cut::{Loss, PowerCutReport, WriteOutcome};
 use crate::rules::{ActiveRules, DiskError, MOST_RULES, Operation, Rule};
 use crate::write_cache::{Unflushed, WriteCache};
 use crate::{Error, Result};
@@ -295,7 +295,7 @@ impl Disk {
 }
 
 /// Cuts the power of these disks at one instant. From then on, they answer nothing but EIO.
-pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<CutReport>> {
+pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
     /// Two cuts of the same disks would wait for each other.
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _one = ONE_AT_A_TIME.lock();
@@ -332,7 +332,7 @@ pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<Cu
     result?;
     let reports = apart.iter().zip(counts);
     Ok(reports
-        .map(|(disk, (unflushed, lost, torn))| CutReport {
+        .map(|(disk, (unflushed, lost, torn))| PowerCutReport {
             name: disk.name.clone(),
             unflushed,
             lost,
@@ -355,13 +355,15 @@ fn lose(
     cache.shuffle(draws);
     let (mut lost, mut torn) = (0, 0);
     for (offset, write) in cache.iter() {
-        match (loss.fate(draws), write) {
-            (Fate::Lost, _) => lost += 1,
-            (Fate::Torn, Unflushed::Data(data)) => {
+        match (loss.outcome(draws), write) {
+            (WriteOutcome::Lost, _) => lost += 1,
+            (WriteOutcome::Torn, Unflushed::Data(data)) => {
                 torn += 1;
                 tear(disk, offset, data, loss, draws, block)?;
             }
-            (Fate::Whole, _) | (Fate::Torn, Unflushed::Zeroes(..)) => disk.apply(offset, write)?,
+            (WriteOutcome::Whole, _) | (WriteOutcome::Torn, Unflushed::Zeroes(..)) => {
+                disk.apply(offset, write)?;
+            }
         }
     }
     let unflushed = cache.len();

@@ -11,7 +11,7 @@ use crate::answer_queue::AnswerQueue;
 use crate::disk::{self, Counts, Disk, Settings};
 use crate::fuse_message::{self, MOST_OPERATIONS};
 use crate::mount::Mount;
-use crate::power_cut::{CutReport, Loss};
+use crate::power_cut::{Loss, PowerCutReport};
 use crate::slots::Slots;
 use crate::worker::{self, Answer, Shared};
 use crate::write_cache::WriteCache;
@@ -139,7 +139,7 @@ impl FaultDisk {
 
 /// Cuts the power of these disks at one instant: what they have not flushed is lost as this says.
 /// From then on, they answer nothing but EIO. The same seed repeats what becomes of the same writes.
-pub fn cut_power(disks: &[FaultDisk], loss: Loss, seed: u64) -> Result<Vec<CutReport>> {
+pub fn cut_power(disks: &[FaultDisk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
     let disks: Vec<&Disk> = disks.iter().map(|disk| &disk.0.disk).collect();
     disk::cut_power(&disks, loss, seed)
 }

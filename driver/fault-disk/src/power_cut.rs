@@ -24,7 +24,7 @@ pub enum Loss {
 /// What a power cut has done to a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct CutReport {
+pub struct PowerCutReport {
     /// The disk.
     pub name: String,
     /// How many writes were not flushed.
@@ -37,21 +37,21 @@ pub struct CutReport {
 
 /// What becomes of one write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Fate {
+pub(crate) enum WriteOutcome {
     Lost,
     Whole,
     Torn,
 }
 
 impl Loss {
-    pub(crate) fn fate(self, draws: &mut Draws) -> Fate {
+    pub(crate) fn outcome(self, draws: &mut Draws) -> WriteOutcome {
         let may_tear = matches!(self, Loss::TornBlocks | Loss::TornSectors);
         if self == Loss::All || draws.takes(0.5) {
-            Fate::Lost
+            WriteOutcome::Lost
         } else if may_tear && draws.takes(0.5) {
-            Fate::Torn
+            WriteOutcome::Torn
         } else {
-            Fate::Whole
+            WriteOutcome::Whole
         }
     }
 
@@ -83,16 +83,17 @@ mod tests {
     #[case(Loss::Some, 430..=570, 0..=0)]
     #[case(Loss::TornBlocks, 430..=570, 200..=300)]
     #[case(Loss::TornSectors, 430..=570, 200..=300)]
-    fn fates(
+    fn outcomes(
         #[case] loss: Loss,
         #[case] lost: std::ops::RangeInclusive<usize>,
         #[case] torn: std::ops::RangeInclusive<usize>,
     ) {
         let mut draws = Draws::new(3);
-        let fates: Vec<_> = (0..1000).map(|_| loss.fate(&mut draws)).collect();
-        let count = |fate| fates.iter().filter(|each| **each == fate).count();
-        assert!(lost.contains(&count(Fate::Lost)), "{}", count(Fate::Lost));
-        assert!(torn.contains(&count(Fate::Torn)), "{}", count(Fate::Torn));
+        let outcomes: Vec<_> = (0..1000).map(|_| loss.outcome(&mut draws)).collect();
+        let count = |outcome| outcomes.iter().filter(|each| **each == outcome).count();
+        let (are_lost, are_torn) = (count(WriteOutcome::Lost), count(WriteOutcome::Torn));
+        assert!(lost.contains(&are_lost), "{are_lost}");
+        assert!(torn.contains(&are_torn), "{are_torn}");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use serde::{Deserialize, Serialize};
 
 use crate::disk::{Counts, Settings};
-use crate::power_cut::{CutReport, Loss};
+use crate::power_cut::{Loss, PowerCutReport};
 
 /// A request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -63,7 +63,7 @@ pub enum Answer {
     /// It is done.
     Done,
     /// What a power cut has done.
-    Cut(Vec<CutReport>),
+    Cut(Vec<PowerCutReport>),
     /// The state of the disk.
     State(DiskState),
     /// The names of the disks.

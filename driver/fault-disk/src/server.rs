@@ -11,14 +11,12 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
-use rustix::net::{
-    AddressFamily, SocketAddrUnix, SocketFlags, SocketType, accept_with, bind, listen, socket_with,
-};
+use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
 use crate::fault_disk::{FaultDisk, cut_power};
-use crate::power_cut::{CutReport, Loss};
+use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
 use crate::{Error, Result, Settings, socket};
 
@@ -28,10 +26,13 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 /// The most connections: the driver has one for each call.
 const MOST_CONNECTIONS: usize = 32;
 
+/// Disks by name, each with the memory that it takes, in bytes.
+type Disks = BTreeMap<String, (FaultDisk, u64)>;
+
 /// The fault disks of a node.
 #[derive(Debug)]
 pub struct Server {
-    disks: Mutex<BTreeMap<String, (FaultDisk, u64)>>,
+    disks: Mutex<Disks>,
     /// The most memory that all disks take, in bytes.
     memory: u64,
 }
@@ -122,6 +123,13 @@ impl Server {
         Ok((Answer::Done, None))
     }
 
+    /// The disks that are in use. Those that have ended go.
+    fn in_use(&self) -> MutexGuard<'_, Disks> {
+        let mut disks = self.disks.lock();
+        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        disks
+    }
+
     fn disk(&self, name: &str) -> Result<FaultDisk> {
         let disks = self.disks.lock();
         let found = disks.get(name).map(|(disk, _)| disk.clone());
@@ -136,8 +144,7 @@ impl Server {
         cache_bytes: usize,
         settings: Settings,
     ) -> Result<File> {
-        let mut disks = self.disks.lock();
-        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        let mut disks = self.in_use();
         if disks.contains_key(name) {
             return Err(Error::Exists(name.to_owned()));
         }
@@ -159,10 +166,10 @@ impl Server {
         names: &BTreeSet<String>,
         loss: Loss,
         seed: u64,
-    ) -> Result<Vec<CutReport>> {
+    ) -> Result<Vec<PowerCutReport>> {
         let disks: Result<Vec<_>> = names.iter().map(|name| self.disk(name)).collect();
         let reports = cut_power(&disks?, loss, seed)?;
-        for CutReport {
+        for PowerCutReport {
             name,
             unflushed,
             lost,
@@ -182,8 +189,7 @@ impl Server {
         if !disk.has_ended(LONGEST_END) {
             return Err(Error::InUse(name.to_owned()));
         }
-        let mut disks = self.disks.lock();
-        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        drop(self.in_use());
         tracing::info!(disk = name, "a fault disk has ended");
         Ok(())
     }
@@ -201,9 +207,7 @@ impl Server {
 
     /// The names of the disks that are in use.
     pub fn list(&self) -> Vec<String> {
-        let mut disks = self.disks.lock();
-        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
-        disks.keys().cloned().collect()
+        self.in_use().keys().cloned().collect()
     }
 }
 
@@ -216,13 +220,7 @@ fn listen_at(path: &Path) -> Result<OwnedFd> {
         _ => (),
     }
     let failed = |e: Errno| Error::system(format!("to listen at {}", path.display()), e);
-    let listener = socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(failed)?;
+    let listener = socket::new().map_err(failed)?;
     bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
     // A client can connect only after `listen`.
     fs::set_permissions(path, fs::Permissions::from_mode(0o600))

@@ -6,8 +6,9 @@ use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::net::{
-    RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, recvmsg, sendmsg,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
+    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketFlags, SocketType, recvmsg,
+    sendmsg, socket_with,
 };
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -16,6 +17,12 @@ use crate::{Error, Result};
 
 /// The largest message.
 pub(crate) const LONGEST: usize = 128 * 1024;
+
+/// A socket that keeps the bounds of messages.
+pub(crate) fn new() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
 
 /// Sends a message, with a file if there is one.
 pub(crate) fn send(socket: impl AsFd, message: &impl Serialize, file: Option<&File>) -> Result<()> {

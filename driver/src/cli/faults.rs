@@ -9,7 +9,7 @@ use clap::Args;
 #[command(next_help_heading = "Faults")]
 pub struct FaultRulesArgs {
     /// Refuse, delay and lose the answers of RPCs by the rules of this YAML file, which is read
-    /// again when it changes: see docs/faults.md [default: no faults]
+    /// again when it changes: see docs/rpc-faults.md [default: no faults]
     #[arg(long, value_name = "FILE")]
     pub fault_rules: Option<PathBuf>,
 }

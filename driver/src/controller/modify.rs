@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 use super::parameters::{self, LimitsChange, SettingsChange};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
-use crate::fault_disks::FaultDisks;
+use crate::fault_disks::{self, FaultDisks};
 use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
 use crate::storage::{self, Provisioning, Settings, VolumeRecord};
 
@@ -121,12 +121,8 @@ impl Controller {
                 disk.limits = changes.apply(disk.limits);
             }
         })?;
-        let disks = FaultDisks::of(&self.pools.options().state_dir);
-        let set = disks.set(record.id, &record.disk_settings());
-        set.map_err(|error| {
-            let why = format!("the fault disk of volume {}: {error}", record.id);
-            Error::FailedPrecondition(why)
-        })
+        let set = FaultDisks::of(&self.pools).set(record.id, &record.disk_settings());
+        set.map_err(|error| Error::FailedPrecondition(fault_disks::failure(record.id, &error)))
     }
 }
 

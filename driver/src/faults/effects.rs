@@ -71,29 +71,20 @@ static FULL: FaultEffect = FaultEffect {
     end: full::remove,
 };
 
-static EIO: FaultEffect = FaultEffect {
-    name: "eio",
-    obstacle: fault_disk::obstacle,
-    limit: |_, _| None,
-    begin: fault_disk::set,
-    end: fault_disk::clear,
-};
+/// A fault of single operations of a fault disk.
+const fn of_operations(name: &'static str) -> FaultEffect {
+    FaultEffect {
+        name,
+        obstacle: fault_disk::obstacle,
+        limit: |_, _| None,
+        begin: fault_disk::set,
+        end: fault_disk::clear,
+    }
+}
 
-static NO_SPACE: FaultEffect = FaultEffect {
-    name: "enospc",
-    obstacle: fault_disk::obstacle,
-    limit: |_, _| None,
-    begin: fault_disk::set,
-    end: fault_disk::clear,
-};
-
-static SLOW: FaultEffect = FaultEffect {
-    name: "slow",
-    obstacle: fault_disk::obstacle,
-    limit: |_, _| None,
-    begin: fault_disk::set,
-    end: fault_disk::clear,
-};
+static EIO: FaultEffect = of_operations("eio");
+static NO_SPACE: FaultEffect = of_operations("enospc");
+static SLOW: FaultEffect = of_operations("slow");
 
 static DISK_CUT: FaultEffect = FaultEffect {
     name: "powercut",

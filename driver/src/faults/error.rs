@@ -60,6 +60,6 @@ pub enum FaultError {
     Kernel(#[from] kernel::Error),
     #[error(transparent)]
     Pool(#[from] storage::Error),
-    #[error("the server of fault disks: {0}")]
+    #[error("its fault disk: {0}")]
     Disk(#[from] hostloop_fault_disk::Error),
 }

@@ -12,10 +12,7 @@ use rustix::fs::OFlags;
 use super::target::Target;
 use super::{EndsLater, FaultError, Obstacle};
 use crate::kernel::{self, file};
-use crate::storage::free_room;
-
-/// The name of the file.
-const NAME: &str = "hostloop-fault-full";
+use crate::storage::free_room::{self, FILLER};
 
 pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
     let Some(mount) = target.mount() else {
@@ -31,11 +28,11 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
         Some(own) if file::length(&own)? > 0 => return Ok(()),
         // The process ended before it took the room.
         Some(own) => return take_free_room(target, &own),
-        None => file::create_beneath(root.as_fd(), Path::new(NAME)),
+        None => file::create_beneath(root.as_fd(), Path::new(FILLER)),
     };
     let made = match made {
         Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
-            return Err(Obstacle::FileOfUsers { file: NAME }.into());
+            return Err(Obstacle::FileOfUsers { file: FILLER }.into());
         }
         made => made?,
     };
@@ -47,7 +44,7 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
     })?;
     take_free_room(target, &made).inspect_err(|_| {
         // The next look begins again.
-        let _ = file::remove(root.as_fd(), NAME);
+        let _ = file::remove(root.as_fd(), FILLER);
     })
 }
 
@@ -57,16 +54,16 @@ pub(super) fn remove(target: &Target<'_>) -> Result<(), FaultError> {
         return Ok(());
     }
     if target.fs().is_none() {
-        return Err(EndsLater::Unused { file: NAME }.into());
+        return Err(EndsLater::Unused { file: FILLER }.into());
     }
     if target.has_stopped() {
-        return Err(EndsLater::Stopped { file: NAME }.into());
+        return Err(EndsLater::Stopped { file: FILLER }.into());
     }
     let root = target.root()?;
     if let Some(own) = own_file(target, &root)? {
         // Its room is free at once, also while a process has it open.
         file::set_len(&own, 0)?;
-        file::remove(root.as_fd(), NAME)?;
+        file::remove(root.as_fd(), FILLER)?;
     }
     Ok(())
 }
@@ -79,7 +76,7 @@ fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError
     };
     // To open a device of users could do something, so this looks before it opens.
     let flags = OFlags::PATH | OFlags::NOFOLLOW;
-    let found = match file::open_beneath(root.as_fd(), Path::new(NAME), flags) {
+    let found = match file::open_beneath(root.as_fd(), Path::new(FILLER), flags) {
         Ok(found) => found,
         Err(kernel::Error::NotFound { .. }) => return Ok(None),
         // A symlink.
@@ -95,13 +92,13 @@ fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError
     // The file that it looked at, whatever the name is for by now.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     let own = File::options().read(true).write(true).open(path);
-    let own = own.map_err(|e| kernel::Error::io("open", NAME, e))?;
+    let own = own.map_err(|e| kernel::Error::io("open", FILLER, e))?;
     Ok((!file::has_data(&own)?).then_some(own))
 }
 
 fn metadata(file: &File) -> Result<Metadata, FaultError> {
     let metadata = file.metadata();
-    Ok(metadata.map_err(|e| kernel::Error::io("fstat", NAME, e))?)
+    Ok(metadata.map_err(|e| kernel::Error::io("fstat", FILLER, e))?)
 }
 
 fn take_free_room(target: &Target<'_>, file: &File) -> Result<(), FaultError> {

@@ -4,13 +4,13 @@ use std::fs::File;
 
 use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
-use crate::fault_disks::{DiskPresence, FaultDisks};
+use crate::fault_disks::{self, DiskPresence, FaultDisks};
 use crate::kernel::{self, file_id, loop_path};
 use crate::storage::{DiskFile, VolumeHandle, VolumeRecord};
 
 impl Node {
     fn fault_disks(&self) -> FaultDisks {
-        FaultDisks::of(&self.pools.options().state_dir)
+        FaultDisks::of(&self.pools)
     }
 
     /// Makes the fault disk of a volume, and returns the file for its loop device. `None` for a
@@ -113,5 +113,5 @@ impl Node {
 }
 
 fn failed(record: &VolumeRecord, error: &hostloop_fault_disk::Error) -> Error {
-    Error::FailedPrecondition(format!("the fault disk of volume {}: {error}", record.id))
+    Error::FailedPrecondition(fault_disks::failure(record.id, error))
 }

@@ -106,14 +106,13 @@ impl Node {
             self.release_seen(&state, path)?
         };
         match stage.capability.access {
-            Access::Block => detach_loop::still_held(&left)?,
-            // A copy of the image must not miss what the fault disk has yet to write to it.
-            Access::Mount { .. } if record.fault_disk.is_some() => {
-                detach_loop::still_held(&left)?;
-            }
             // The kernel detaches it when the last mount namespace unmounts it. A new staging
             // before that uses the same device.
-            Access::Mount { .. } => held_elsewhere(record.id, &left),
+            Access::Mount { .. } if record.fault_disk.is_none() => {
+                held_elsewhere(record.id, &left);
+            }
+            // A copy of the image must not miss what a fault disk has yet to write to it.
+            Access::Mount { .. } | Access::Block => detach_loop::still_held(&left)?,
         }
         self.end_fault_disk(record)?;
         self.unknown_mounts.forget_at(record.id, path);

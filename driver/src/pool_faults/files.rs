@@ -65,10 +65,9 @@ impl FaultFiles {
 
     /// Asks for no fault of any pool.
     pub(super) fn forget_requests(&self) -> Result<(), FaultFilesError> {
-        let path = self.state_dir.join(REQUESTS);
-        match fs::remove_file(&path) {
+        match fs::remove_file(self.state_dir.join(REQUESTS)) {
             Err(source) if source.kind() != ErrorKind::NotFound => {
-                Err(FaultFilesError::File { path, source })
+                Err(self.error(REQUESTS, source))
             }
             _ => Ok(()),
         }

@@ -17,9 +17,6 @@ pub(super) const INCOMING: &str = "incoming";
 /// The directory of deleted entries that are not freed yet.
 pub(super) const TRASH: &str = "trash";
 
-/// The file that takes the pool's free room while a fault on request lasts.
-pub(super) const FILLER: &str = "hostloop-fault-full";
-
 /// The file in an entry that says that it was in place when it had a second name, see
 /// `recovery::sweep`.
 pub(super) const MARK: &str = "in-place";

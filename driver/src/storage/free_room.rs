@@ -4,6 +4,9 @@ use std::fs::File;
 
 use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 
+/// The name of the file that takes it, in the root directory of a pool or of a volume.
+pub(crate) const FILLER: &str = "hostloop-fault-full";
+
 /// Allocates `free` bytes at the end of a file, or as many as there are, in ever smaller parts: a
 /// filesystem keeps some for itself.
 pub(crate) fn take(kernel: &dyn Kernel, file: &File, free: u64) -> kernel::Result<()> {

@@ -6,7 +6,8 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
-use super::file_names::{EntryKind, FILLER, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH, kept_id};
+use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH, kept_id};
+use super::free_room::FILLER;
 use super::image_stat::ImageStat;
 use super::layout::open_dir;
 use super::load::{self, EntryName};

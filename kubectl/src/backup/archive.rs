@@ -112,7 +112,7 @@ impl Archive {
         Err(ArchiveError::OtherVolume {
             path: self.dir.clone(),
             has: has.handle.clone(),
-            wanted: volume.handle.clone(),
+            requested: volume.handle.clone(),
         })
     }
 

@@ -116,11 +116,11 @@ pub enum ArchiveError {
     Name { path: PathBuf, file: String },
     #[error("{} has no backup: name a directory that backup --to has made", .0.display())]
     Empty(PathBuf),
-    #[error("{} has backups of another volume, {has}: name another directory for volume {wanted}", .path.display())]
+    #[error("{} has backups of another volume, {has}: name another directory for volume {requested}", .path.display())]
     OtherVolume {
         path: PathBuf,
         has: String,
-        wanted: String,
+        requested: String,
     },
     #[error(
         "{}: the backups do not follow each other: {file} changes snapshot {base:?}, and the one before \

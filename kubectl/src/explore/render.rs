@@ -63,7 +63,11 @@ pub(super) fn text(report: &ExplorationReport, form: TextForm) -> io::Result<Vec
 fn summary(report: &ExplorationReport) -> Vec<String> {
     let mut cuts = format!("{} in {}", report.taken, seconds(report.burst_ns));
     if let Some(why) = &report.burst_ended {
-        cuts = format!("{cuts}, of {} ({})", report.wanted, output::one_line(why));
+        cuts = format!(
+            "{cuts}, of {} ({})",
+            report.requested,
+            output::one_line(why)
+        );
     }
     let checked = match (report.failed, report.unknown) {
         (0, 0) => format!("{}, all passed", report.checked()),

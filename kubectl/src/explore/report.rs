@@ -25,15 +25,15 @@ pub(super) struct ExplorationReport {
     pub(super) volume: String,
     /// Draws the order of the checks.
     pub(super) seed: u64,
-    /// The number of cuts that were asked for.
-    pub(super) wanted: u32,
-    /// The time from one cut to the next that was asked for, in nanoseconds.
+    /// The number of cuts that were requested.
+    pub(super) requested: u32,
+    /// The requested time from one cut to the next, in nanoseconds.
     pub(super) every_ns: u64,
     /// The number of cuts that were taken.
     pub(super) taken: usize,
     /// The time from the first cut to the last one, in nanoseconds.
     pub(super) burst_ns: u64,
-    /// Why there are fewer cuts than wanted.
+    /// Why there are fewer cuts than requested.
     pub(super) burst_ended: Option<String>,
     pub(super) passed: usize,
     pub(super) failed: usize,
@@ -68,7 +68,7 @@ pub(super) struct Explored<'a> {
     pub(super) node: &'a str,
     pub(super) exploration: &'a ExplorationId,
     pub(super) seed: u64,
-    pub(super) wanted: u32,
+    pub(super) requested: u32,
     pub(super) every_ns: u64,
     pub(super) taken: &'a [TakenCut],
     pub(super) ended: Option<&'a EndedExploration>,
@@ -103,11 +103,11 @@ impl Explored<'_> {
             node: self.node.to_owned(),
             volume: self.claim.handle.clone(),
             seed: self.seed,
-            wanted: self.wanted,
+            requested: self.requested,
             every_ns: self.every_ns,
             taken: self.taken.len(),
             burst_ns: last.saturating_sub(first),
-            burst_ended: why_it_ended(self.wanted, self.taken, self.ended),
+            burst_ended: why_it_ended(self.requested, self.taken, self.ended),
             passed: self.checked.len() - failed - unknown,
             failed,
             unknown,
@@ -136,13 +136,13 @@ impl Explored<'_> {
     }
 }
 
-/// Why a burst has fewer cuts than wanted; `None` if it has all.
+/// Why a burst has fewer cuts than requested; `None` if it has all.
 fn why_it_ended(
-    wanted: u32,
+    requested: u32,
     taken: &[TakenCut],
     ended: Option<&EndedExploration>,
 ) -> Option<String> {
-    if taken.len() >= wanted as usize {
+    if taken.len() >= requested as usize {
         return None;
     }
     Some(match ended {
@@ -186,6 +186,7 @@ mod tests {
                 "exploration",
                 json!("exploration-0123456789abcdef0123456789abcdef"),
             ),
+            ("requested", json!(100)),
             ("taken", json!(100)),
             ("burst_ns", json!(9_900_000_000_u64)),
             ("burst_ended", json!(null)),
@@ -214,7 +215,7 @@ mod tests {
     #[case::without_reason(3, Some(("busy", None)), Some("busy"))]
     #[case::lost(3, None, Some("the connection to the node ended before the burst"))]
     fn bursts(
-        #[case] wanted: u32,
+        #[case] requested: u32,
         #[case] ended: Option<(&'static str, Option<&str>)>,
         #[case] expected: Option<&str>,
     ) {
@@ -224,7 +225,7 @@ mod tests {
             outcome: outcome.into(),
             why: why.map(str::to_owned),
         });
-        let why = why_it_ended(wanted, &[cut(1), cut(2)], ended.as_ref());
+        let why = why_it_ended(requested, &[cut(1), cut(2)], ended.as_ref());
         assert_eq!(why.as_deref(), expected);
     }
 }

@@ -94,7 +94,7 @@ pub(super) fn report() -> ExplorationReport {
         node: "n1",
         exploration: &exploration(),
         seed: 42,
-        wanted: 100,
+        requested: 100,
         every_ns: 100_000_000,
         taken: &taken,
         ended: None,

@@ -14,7 +14,7 @@ use crate::test_objects::{cluster_of, parsed, writes};
 /// A node that takes this many cuts.
 struct FakeNode {
     takes: u32,
-    /// The outcome of a burst with fewer cuts than wanted.
+    /// The outcome of a burst with fewer cuts than requested.
     outcome: &'static str,
     keeps: bool,
     calls: RefCell<Vec<String>>,

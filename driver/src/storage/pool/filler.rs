@@ -6,10 +6,10 @@ use std::sync::atomic::Ordering;
 
 use super::Pool;
 use crate::kernel::{self, file};
-use crate::storage::file_names::FILLER;
+use crate::storage::free_room::{self, FILLER};
 use crate::storage::layout::open_file;
 use crate::storage::noted_problem::Until;
-use crate::storage::{About, Result, free_room};
+use crate::storage::{About, Result};
 
 impl Pool {
     /// Makes the file, as large as the filesystem allows.
