@@ -18,6 +18,7 @@ mod claims;
 mod deletions;
 mod departures;
 mod exclusive;
+mod gone;
 mod groups;
 mod hindered;
 mod images;
