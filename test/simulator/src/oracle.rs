@@ -18,6 +18,7 @@ mod claims;
 mod deletions;
 mod departures;
 mod exclusive;
+mod gone;
 mod groups;
 mod hindered;
 mod images;
@@ -73,6 +74,7 @@ impl Oracle {
     /// Watches from now on what comes to its end between two looks.
     pub(crate) fn watch(&self, api: &FakeApi) {
         self.snapshots.watch(api);
+        self.groups.watch(api);
     }
 
     /// The API server will go back to a backup.
@@ -117,7 +119,8 @@ impl Oracle {
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
         self.snapshots.check(&contents, &pool, &self.lost.data);
-        self.groups.check(cluster, &pool, &self.lost.data);
+        let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
+        self.groups.check(&of_groups, &pool, &self.lost.data);
         self.lives.check(&Present {
             cluster,
             data: &pool,

@@ -2,7 +2,9 @@
 //! members, and what is to be kept stays.
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 
+use hostloop_fake_api::FakeApi;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -11,6 +13,7 @@ use crate::model::view::{group_reference, is_deleting, is_unbound, items, name, 
 use crate::oracle::Oracle;
 use crate::oracle::advice::{Advice, said_of_group, unready};
 use crate::oracle::departures::is_group_out_of_reach;
+use crate::oracle::gone::Gone;
 use crate::oracle::kept::Kept;
 use crate::oracle::lost::Lost;
 use crate::oracle::objects::{Objects, state};
@@ -20,12 +23,21 @@ use crate::trace;
 #[derive(Default)]
 pub(super) struct Groups {
     kept: Kept,
+    /// The contents that went since the last look. One that is deleted while its group is being
+    /// taken gets its handle, and goes at once.
+    gone: Gone,
 }
 
 impl Groups {
+    /// Watches for contents that go from now on.
+    pub(super) fn watch(&self, api: &FakeApi) {
+        self.gone.watch(api, "VolumeGroupSnapshotContent");
+    }
+
     /// The API server went back to a backup.
     pub(super) fn went_back(&mut self, lost: &BTreeSet<String>) {
         self.kept.went_back(lost);
+        self.gone.went_back();
     }
 
     /// True for the handle of a group that is to stay, with its members, and false for one that
@@ -34,15 +46,16 @@ impl Groups {
         self.kept.is_kept(handle)
     }
 
-    /// Checks that no group is lost that was to be kept.
+    /// Checks that no group is lost that was to be kept, by the contents of all groups.
     pub(super) fn check(
         &mut self,
-        cluster: &Cluster,
+        contents: &[Arc<Value>],
         data: &BTreeSet<String>,
         lost: &BTreeSet<String>,
     ) {
-        for content in cluster.api.shared("volumegroupsnapshotcontents") {
-            let handle = text(&content, "/status/volumeGroupSnapshotHandle");
+        // A content that is there says it after one that went.
+        for content in self.gone.take().iter().chain(contents) {
+            let handle = text(content, "/status/volumeGroupSnapshotHandle");
             if data.contains(handle) {
                 let is_kept = content["spec"]["deletionPolicy"] == "Retain";
                 self.kept.note(handle, is_kept);
@@ -223,6 +236,7 @@ pub(super) fn are_deleted(oracle: &Oracle, contents: &Contents) {
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -256,5 +270,28 @@ mod tests {
         #[case] expected: Option<&str>,
     ) {
         assert_eq!(flaw(volumes, members).as_deref(), expected);
+    }
+
+    fn content(policy: &str) -> Value {
+        json!({"spec": {"deletionPolicy": policy}, "status": {"volumeGroupSnapshotHandle": "g"}})
+    }
+
+    #[test]
+    fn a_content_that_went_since_the_last_look_says_whether_its_group_stays() {
+        let (data, lost) = (BTreeSet::from(["g".to_owned()]), BTreeSet::new());
+        for (gone, left, expected) in [
+            ("Retain", None, true),
+            ("Delete", None, false),
+            ("Retain", Some("Delete"), false),
+            ("Delete", Some("Retain"), true),
+        ] {
+            let mut groups = Groups::default();
+            groups.check(&[], &data, &lost);
+            assert_eq!(groups.is_kept("g"), None, "before its group was there");
+            groups.gone.add(content(gone));
+            let left: Vec<_> = left.map(content).into_iter().map(Arc::new).collect();
+            groups.check(&left, &data, &lost);
+            assert_eq!(groups.is_kept("g"), Some(expected), "{gone} {left:?}");
+        }
     }
 }

@@ -3,41 +3,31 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hostloop_fake_api::{FakeApi, Write};
-use parking_lot::Mutex;
+use hostloop_fake_api::FakeApi;
 use serde_json::Value;
 
-use crate::model::view::text;
 use crate::oracle::adopted;
+use crate::oracle::gone::Gone;
 use crate::oracle::kept::Kept;
 
 /// What the oracle remembers of snapshots.
 #[derive(Default)]
 pub(super) struct Snapshots {
     kept: Kept,
-    /// The contents that went since the last look, as they were last: a user may say that the data
-    /// stays, and delete the content at once.
-    gone: Arc<Mutex<Vec<Arc<Value>>>>,
-}
-
-/// The content of a snapshot that goes with this write, as it was last.
-fn gone_content(write: &Write) -> Option<Arc<Value>> {
-    let content = write.old.filter(|_| write.new.is_none())?;
-    let is_it = text(content, "/kind") == "VolumeSnapshotContent";
-    is_it.then(|| Arc::new(content.clone()))
+    /// The contents that went since the last look.
+    gone: Gone,
 }
 
 impl Snapshots {
     /// Watches for contents that go from now on.
     pub(super) fn watch(&self, api: &FakeApi) {
-        let gone = self.gone.clone();
-        api.on_write(move |write| gone.lock().extend(gone_content(write)));
+        self.gone.watch(api, "VolumeSnapshotContent");
     }
 
     /// The API server went back to a backup.
     pub(super) fn went_back(&mut self, lost: &BTreeSet<String>) {
         self.kept.went_back(lost);
-        self.gone.lock().clear();
+        self.gone.went_back();
     }
 
     /// True for the handle of a snapshot that is to stay, and false for one that goes with its
@@ -53,8 +43,7 @@ impl Snapshots {
         data: &BTreeSet<String>,
         lost: &BTreeSet<String>,
     ) {
-        let gone = std::mem::take(&mut *self.gone.lock());
-        let contents = [contents, gone.as_slice()].concat();
+        let contents = [contents, self.gone.take().as_slice()].concat();
         for (handle, is_kept) in adopted::kept(&contents) {
             if data.contains(handle) {
                 self.kept.note(handle, is_kept);
@@ -71,28 +60,7 @@ mod tests {
     use super::*;
 
     fn content(policy: &str) -> Value {
-        json!({"kind": "VolumeSnapshotContent", "spec": {"deletionPolicy": policy},
-            "status": {"snapshotHandle": "s"}})
-    }
-
-    #[test]
-    fn what_goes_with_a_write() {
-        let (content, snapshot) = (content("Retain"), json!({"kind": "VolumeSnapshot"}));
-        for (old, new, expected) in [
-            (Some(&content), None, true),
-            (Some(&content), Some(&content), false),
-            (None, Some(&content), false),
-            (Some(&snapshot), None, false),
-        ] {
-            let write = Write {
-                who: "user",
-                method: "DELETE",
-                path: "/",
-                old,
-                new,
-            };
-            assert_eq!(gone_content(&write).is_some(), expected, "{write:?}");
-        }
+        json!({"spec": {"deletionPolicy": policy}, "status": {"snapshotHandle": "s"}})
     }
 
     #[test]
@@ -106,7 +74,7 @@ mod tests {
         ] {
             let mut snapshots = Snapshots::default();
             snapshots.check(&[Arc::new(content("Delete"))], &data, &lost);
-            snapshots.gone.lock().push(Arc::new(content(gone)));
+            snapshots.gone.add(content(gone));
             let left: Vec<_> = left.map(content).into_iter().map(Arc::new).collect();
             snapshots.check(&left, &data, &lost);
             assert_eq!(snapshots.is_kept("s"), Some(expected), "{gone} {left:?}");
