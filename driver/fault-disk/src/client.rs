@@ -38,6 +38,8 @@ impl Client {
         let flags = SocketFlags::CLOEXEC;
         let socket = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
         set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_ANSWER))?;
+        // Connecting to a server that has stopped would wait without an end, too.
+        set_socket_timeout(&socket, Timeout::Send, Some(LONGEST_ANSWER))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Client {
             socket,
