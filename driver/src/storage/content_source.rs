@@ -12,6 +12,7 @@ use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, FreezeLimits, FreezeTarget, Intents};
 use super::{Access, Error, Format, FreezeIntent, Pool, PoolId, Pools, Provisioning, Result};
 use super::{SnapshotRecord, Source, VolumeHandle, VolumeId, VolumeRecord};
+use crate::fault_disks::FaultDisks;
 use crate::kernel::file::{self, Copied, Pace};
 use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
@@ -235,6 +236,9 @@ impl Pools {
     /// frozen meanwhile.
     pub(super) fn copy_images(&self, jobs: &[(&CopyJob, &File)]) -> Result<CopiedImages> {
         let targets: Vec<FreezeTarget> = jobs.iter().filter_map(|(job, _)| job.target()).collect();
+        for (job, _) in jobs {
+            self.end_fault_disk(job)?;
+        }
         let max_freeze = self.options.max_freeze;
         let limits = FreezeLimits {
             max_freeze,
@@ -266,6 +270,24 @@ impl Pools {
         Ok(CopiedImages {
             taken_ns,
             is_written_back: !(has_bytes && pace == Pace::Fast),
+        })
+    }
+
+    /// Waits until a source that is not attached has all that was written to its fault disk. A
+    /// staging that recovery ends, or that ends while its pool is missing, does not wait for that.
+    fn end_fault_disk(&self, job: &CopyJob) -> Result<()> {
+        let Some(volume) = job.source.volume().filter(|v| v.fault_disk.is_some()) else {
+            return Ok(());
+        };
+        let id = volume.id;
+        if !kernel::loops_holding(&*self.kernel, job.from_id, &id.to_string())?.is_empty() {
+            return Ok(());
+        }
+        let ended = FaultDisks::of(&self.options.state_dir).end(id);
+        ended.map_err(|error| {
+            Error::Refused(format!(
+                "the fault disk of volume {id} may have more to write to its image: {error}"
+            ))
         })
     }
 
@@ -353,11 +375,13 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
+    use hostloop_fault_disk::protocol::Answer;
     use rstest::rstest;
 
     use super::*;
+    use crate::fault_disks::testing::answer_all;
     use crate::kernel::wanted::Wanted;
-    use crate::storage::NewVolume;
+    use crate::storage::{FaultDiskRecord, NewVolume};
     use crate::testkit::{MI, Site, new};
 
     fn freezes(site: &Site) -> usize {
@@ -487,6 +511,31 @@ mod tests {
             ..large("copy")
         };
         site.pools().create_volume(&site.pool(), copy).unwrap();
+    }
+
+    #[test]
+    fn a_copy_waits_for_the_end_of_a_fault_disk() {
+        let site = Site::fake(&["a"]);
+        let volume = site.create(NewVolume {
+            fault_disk: Some(FaultDiskRecord::default()),
+            ..new("one")
+        });
+        let copy = |name| {
+            let copy = NewVolume {
+                source: Some(Source::Volume(volume.id)),
+                ..new(name)
+            };
+            site.pools().create_volume(&site.pool(), copy)
+        };
+        let in_use = Answer::InUse(volume.id.to_string());
+        answer_all(&site.options.state_dir, &in_use);
+        refused!(copy("early"), Error::Refused(_));
+        answer_all(&site.options.state_dir, &Answer::Done);
+        copy("late").unwrap();
+        // It is frozen, which flushes it.
+        answer_all(&site.options.state_dir, &in_use);
+        let _mounted = site.mounted(&volume, "mount");
+        copy("mounted").unwrap();
     }
 
     /// Two pools never share blocks, so a clone from one to the other copies bytes.
