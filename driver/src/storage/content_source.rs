@@ -12,11 +12,11 @@ use super::copy_rate::{self, Measured, Route, SAMPLE};
 use super::freeze::{self, FreezeLimits, FreezeTarget, Intents};
 use super::{Access, Error, Format, FreezeIntent, Pool, PoolId, Pools, Provisioning, Result};
 use super::{SnapshotRecord, Source, VolumeHandle, VolumeId, VolumeRecord};
-use crate::fault_disks::FaultDisks;
 use crate::kernel::file::{self, Copied, Pace};
 use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
 
+mod fault_disk;
 mod live_clone;
 
 pub(super) use live_clone::CloneTime;
@@ -249,6 +249,9 @@ impl Pools {
         };
         let (copied, pace, taken_ns) =
             freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), |still| {
+                for (job, _) in jobs {
+                    self.flush_fault_disk(job)?;
+                }
                 let taken_ns = now_ns();
                 let mut series = self.copy_rates.series(still.since());
                 let copied = jobs.iter().map(|(job, to)| {
@@ -270,24 +273,6 @@ impl Pools {
         Ok(CopiedImages {
             taken_ns,
             is_written_back: !(has_bytes && pace == Pace::Fast),
-        })
-    }
-
-    /// Waits until a source that is not attached has all that was written to its fault disk. A
-    /// staging that recovery ends, or that ends while its pool is missing, does not wait for that.
-    fn end_fault_disk(&self, job: &CopyJob) -> Result<()> {
-        let Some(volume) = job.source.volume().filter(|v| v.fault_disk.is_some()) else {
-            return Ok(());
-        };
-        let id = volume.id;
-        if !kernel::loops_holding(&*self.kernel, job.from_id, &id.to_string())?.is_empty() {
-            return Ok(());
-        }
-        let ended = FaultDisks::of(&self.options.state_dir).end(id);
-        ended.map_err(|error| {
-            Error::Refused(format!(
-                "the fault disk of volume {id} may have more to write to its image: {error}"
-            ))
         })
     }
 
@@ -375,13 +360,11 @@ mod tests {
     use std::os::unix::fs::FileExt;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    use hostloop_fault_disk::protocol::Answer;
     use rstest::rstest;
 
     use super::*;
-    use crate::fault_disks::testing::answer_all;
     use crate::kernel::wanted::Wanted;
-    use crate::storage::{FaultDiskRecord, NewVolume};
+    use crate::storage::NewVolume;
     use crate::testkit::{MI, Site, new};
 
     fn freezes(site: &Site) -> usize {
@@ -511,31 +494,6 @@ mod tests {
             ..large("copy")
         };
         site.pools().create_volume(&site.pool(), copy).unwrap();
-    }
-
-    #[test]
-    fn a_copy_waits_for_the_end_of_a_fault_disk() {
-        let site = Site::fake(&["a"]);
-        let volume = site.create(NewVolume {
-            fault_disk: Some(FaultDiskRecord::default()),
-            ..new("one")
-        });
-        let copy = |name| {
-            let copy = NewVolume {
-                source: Some(Source::Volume(volume.id)),
-                ..new(name)
-            };
-            site.pools().create_volume(&site.pool(), copy)
-        };
-        let in_use = Answer::InUse(volume.id.to_string());
-        answer_all(&site.options.state_dir, &in_use);
-        refused!(copy("early"), Error::Refused(_));
-        answer_all(&site.options.state_dir, &Answer::Done);
-        copy("late").unwrap();
-        // It is frozen, which flushes it.
-        answer_all(&site.options.state_dir, &in_use);
-        let _mounted = site.mounted(&volume, "mount");
-        copy("mounted").unwrap();
     }
 
     /// Two pools never share blocks, so a clone from one to the other copies bytes.
