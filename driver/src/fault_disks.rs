@@ -16,6 +16,9 @@ use hostloop_fault_disk::{Error, Result, Settings};
 use crate::record::id::VolumeId;
 use crate::storage::Pools;
 
+#[cfg(test)]
+pub(crate) mod testing;
+
 /// The socket of the server, in the state directory of the driver.
 const SOCKET: &str = "fault-disks.sock";
 

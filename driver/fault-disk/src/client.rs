@@ -37,6 +37,8 @@ impl Client {
     fn open(path: &Path) -> rustix::io::Result<Client> {
         let socket = socket::new()?;
         set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_ANSWER))?;
+        // Connecting to a server that has stopped would wait without an end, too.
+        set_socket_timeout(&socket, Timeout::Send, Some(LONGEST_ANSWER))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Client {
             socket,

@@ -15,6 +15,7 @@ use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
+use crate::client::Client;
 use crate::fault_disk::{FaultDisk, cut_power};
 use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
@@ -25,6 +26,9 @@ const LONGEST_END: Duration = Duration::from_secs(5);
 
 /// The most connections: the driver has one for each call.
 const MOST_CONNECTIONS: usize = 32;
+
+/// How long the server waits when the system has no descriptor, thread or memory for a connection.
+const PAUSE: Duration = Duration::from_millis(100);
 
 /// Disks by name, each with the memory that it takes, in bytes.
 type Disks = BTreeMap<String, (FaultDisk, u64)>;
@@ -46,7 +50,8 @@ impl Server {
         })
     }
 
-    /// Listens at this path, and answers requests until the socket fails. Only root may connect.
+    /// Listens at this path, and answers requests until the socket fails. Only root may connect. The
+    /// end of this process is a power cut, so a connection that can't be made does not end it.
     pub fn run(self: &Arc<Self>, path: &Path) -> Result<()> {
         let listener = listen_at(path)?;
         let connections = Arc::new(());
@@ -54,6 +59,11 @@ impl Server {
             let connection = match accept_with(&listener, SocketFlags::CLOEXEC) {
                 Ok(connection) => connection,
                 Err(Errno::INTR | Errno::CONNABORTED) => continue,
+                Err(e) if is_shortage(e) => {
+                    tracing::warn!(error = %e, "a connection waits");
+                    thread::sleep(PAUSE);
+                    continue;
+                }
                 Err(e) => return Err(Error::system("to accept a connection", e)),
             };
             if Arc::strong_count(&connections) > MOST_CONNECTIONS {
@@ -68,7 +78,10 @@ impl Server {
                     server.answer_all(&connection);
                     drop(counted);
                 });
-            started.map_err(|e| Error::system("to start a thread for a connection", e))?;
+            if let Err(e) = started {
+                tracing::warn!(error = %e, "a connection is refused: it has no thread");
+                thread::sleep(PAUSE);
+            }
         }
     }
 
@@ -211,8 +224,39 @@ impl Server {
     }
 }
 
+/// True if there is too little of something for a connection now, and may be enough later.
+fn is_shortage(error: Errno) -> bool {
+    matches!(
+        error,
+        Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM
+    )
+}
+
+/// Fails while another process listens at this path. A second server would say that the disks of
+/// the first one have ended, while these still write their caches to the images.
+fn check_is_alone(path: &Path) -> Result<()> {
+    match Client::connect(path) {
+        Err(Error::System { error, .. })
+            if matches!(
+                error.kind(),
+                io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused
+            ) =>
+        {
+            Ok(())
+        }
+        _ => Err(Error::system(
+            format!(
+                "to listen at {}, where another server answers,",
+                path.display()
+            ),
+            Errno::ADDRINUSE,
+        )),
+    }
+}
+
 /// A socket at this path, in place of one that an earlier process has left.
 fn listen_at(path: &Path) -> Result<OwnedFd> {
+    check_is_alone(path)?;
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {
             return Err(Error::system(format!("to remove {}", path.display()), e));
@@ -227,4 +271,36 @@ fn listen_at(path: &Path) -> Result<OwnedFd> {
         .map_err(|e| Error::system(format!("to protect {}", path.display()), e))?;
     listen(&listener, 8).map_err(failed)?;
     Ok(listener)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_takes_the_place_of_a_dead_one_and_of_no_other() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("faults.sock");
+        let first = listen_at(&path).unwrap();
+        let refused = listen_at(&path).unwrap_err().to_string();
+        assert!(refused.contains("another server"), "{refused}");
+        Client::connect(&path).unwrap();
+        drop(first);
+        let _next = listen_at(&path).unwrap();
+        Client::connect(&path).unwrap();
+    }
+
+    #[test]
+    fn a_shortage_does_not_end_the_server() {
+        for (error, expected) in [
+            (Errno::MFILE, true),
+            (Errno::NFILE, true),
+            (Errno::NOBUFS, true),
+            (Errno::NOMEM, true),
+            (Errno::BADF, false),
+            (Errno::INVAL, false),
+        ] {
+            assert_eq!(is_shortage(error), expected, "{error}");
+        }
+    }
 }

@@ -403,8 +403,12 @@ impl Node {
         identity: &VolumeIdentity,
         path: &Path,
     ) -> Result<bool> {
-        // Before the image: a device that detaches writes its cache to it.
+        // Before the image: a device that detaches writes its cache to it, and so does a fault disk
+        // that ends.
         let state = self.state(identity, &[path])?;
+        if state.own().next().is_none() {
+            self.end_fault_disk(record)?;
+        }
         is_blank(&state, &self.pools.open_image(record, false)?)
     }
 

@@ -16,6 +16,7 @@ use crate::kernel::file::{self, Copied, Pace};
 use crate::kernel::{self, FileId, extents};
 use crate::record::now_ns;
 
+mod fault_disk;
 mod live_clone;
 
 pub(super) use live_clone::CloneTime;
@@ -235,6 +236,9 @@ impl Pools {
     /// frozen meanwhile.
     pub(super) fn copy_images(&self, jobs: &[(&CopyJob, &File)]) -> Result<CopiedImages> {
         let targets: Vec<FreezeTarget> = jobs.iter().filter_map(|(job, _)| job.target()).collect();
+        for (job, _) in jobs {
+            self.end_fault_disk(job)?;
+        }
         let max_freeze = self.options.max_freeze;
         let limits = FreezeLimits {
             max_freeze,
@@ -245,6 +249,9 @@ impl Pools {
         };
         let (copied, pace, taken_ns) =
             freeze::quiesced(&self.kernel, &targets, &limits, &Recorded(self), |still| {
+                for (job, _) in jobs {
+                    self.flush_fault_disk(job)?;
+                }
                 let taken_ns = now_ns();
                 let mut series = self.copy_rates.series(still.since());
                 let copied = jobs.iter().map(|(job, to)| {

@@ -29,6 +29,8 @@ use crate::mount_words::Words;
 use crate::stand_ins;
 use crate::{Error, KnownLoops, LoopInfo, LoopScope, LoopTable, MountEntry, MountTable, Result};
 
+mod follow_stand_ins;
+
 /// How much a kernel shows of mounts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum MountQueries {
@@ -67,7 +69,7 @@ struct Loops {
     complete: bool,
     /// The last message after which messages were lost.
     lost: u64,
-    /// [`stand_ins::changes`] at the last look.
+    /// How often [`stand_ins`] had changed at the last look.
     stand_ins: u64,
 }
 
@@ -115,14 +117,6 @@ impl Loops {
         self.messages += 1;
         self.lost = self.messages;
         self.complete = false;
-    }
-
-    /// Another file may stand in for an image than at the last look.
-    fn follow_stand_ins(&mut self, changes: u64) {
-        if self.stand_ins != changes {
-            self.stand_ins = changes;
-            self.forget();
-        }
     }
 
     /// The device must be queried again.
@@ -455,7 +449,8 @@ impl Known {
         };
         let query = {
             let mut loops = self.loops.lock();
-            loops.follow_stand_ins(stand_ins::changes());
+            let (changes, former) = stand_ins::changes_after(loops.stand_ins);
+            loops.follow_stand_ins(changes, former);
             let changes = uevents
                 .drain()
                 .map_err(|e| Error::io("recvfrom", "uevents", e))?;

@@ -4,12 +4,14 @@ use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
+use hostloop_fault_disk::protocol::Answer;
 use hostloop_proto::csi;
 use hostloop_proto::csi::node_get_storage_health_response::StorageBackendHealth;
 use parking_lot::Mutex;
 use rstest::rstest;
 
 use super::Rig;
+use crate::fault_disks::testing::answer_all;
 use crate::kernel::{Error as KernelError, FsType, LoopDevices, Mounts, READ_AHEAD_KIB, loops_of};
 use crate::node::Error;
 use crate::storage::{Access, Capability, Format, FreezeIntent, VolumeId};
@@ -210,6 +212,26 @@ fn an_unstaging_takes_back_an_mkfs_that_wrote_nothing() {
     rig.unstage(id, "a").unwrap();
     assert_eq!(rig.record(id).format, Format::None);
     rig.assert_clean(id);
+}
+
+/// The disk may still write what mkfs has left, which would then be taken for the data of others.
+#[test]
+fn an_mkfs_on_a_fault_disk_that_has_not_ended_is_not_taken_back() {
+    let begun = Format::Formatting(FsType::Ext4);
+    for (answer, expected) in [
+        (Answer::InUse("its disk".to_owned()), begun),
+        (Answer::Done, Format::None),
+    ] {
+        let rig = Rig::new();
+        let id = rig.unformatted(new_volume(ext4(), 16 * MI));
+        rig.update(id, |record| {
+            record.format = begun;
+            record.fault_disk = Some(Box::default());
+        });
+        answer_all(&rig.options.state_dir, &answer);
+        rig.unstage(id, "a").unwrap();
+        assert_eq!(rig.record(id).format, expected, "{answer:?}");
+    }
 }
 
 /// Only a device that can't be opened has detached since the look.

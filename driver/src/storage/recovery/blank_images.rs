@@ -12,7 +12,10 @@ use crate::storage::{Pool, Result};
 /// Takes the start of formatting back in the records of volumes that certainly have no data. Data
 /// that comes after this look is not formatted over either: the next staging refuses it.
 pub(super) fn take_formats_back(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]) {
-    let begun = images.iter().filter(|found| found.volume.format.is_begun());
+    // A fault disk may still write what an mkfs has left. The next staging waits for that.
+    let begun = images
+        .iter()
+        .filter(|found| found.volume.format.is_begun() && found.volume.fault_disk.is_none());
     for found in begun {
         if let Err(error) = take_format_back_if_blank(pool, kernel, found) {
             let id = found.volume.id;

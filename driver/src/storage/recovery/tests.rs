@@ -116,9 +116,13 @@ fn the_start_of_an_mkfs_that_wrote_nothing_is_taken_back() {
         ("blank", false, false, Format::None),
         ("with data", true, false, begun),
         ("attached", false, true, begun),
+        ("on a fault disk", false, false, begun),
     ] {
         let mut site = Site::fake(&["a"]);
         let volume = site.make("one");
+        if what == "on a fault disk" {
+            site.update(volume.id, |r| r.fault_disk = Some(Box::default()));
+        }
         let image = site.pools().open_image(&volume, true).unwrap();
         image.set_len(0).unwrap();
         image.set_len(volume.capacity_bytes).unwrap();

@@ -93,6 +93,38 @@ fn a_device_that_does_not_report_its_file_is_queried_each_time() {
 }
 
 #[test]
+fn a_change_of_stand_ins_queries_only_the_devices_over_them() {
+    fn next(loops: &mut Loops) -> Query {
+        loops.note(DeviceChanges::Loops(vec![]), LoopScope::All)
+    }
+    let file = |ino| Some(vec![FileId { dev: 1, ino }]);
+    let mut loops = listed(&[device(1, 1), device(2, 2)]);
+    loops.follow_stand_ins(0, Some(vec![]));
+    assert_eq!(minors(&next(&mut loops)), Some(vec![]));
+    loops.follow_stand_ins(1, file(2));
+    let query = next(&mut loops);
+    assert_eq!(minors(&query), Some(vec![2]));
+    // The answer may be of before the next change.
+    loops.follow_stand_ins(2, file(7));
+    loops.learn(query, vec![device(2, 7)]);
+    let query = next(&mut loops);
+    assert_eq!(minors(&query), Some(vec![2]));
+    loops.learn(query, vec![device(2, 8)]);
+    assert_eq!(minors(&next(&mut loops)), Some(vec![]));
+
+    loops.follow_stand_ins(1000, None);
+    let query = next(&mut loops);
+    assert_eq!(minors(&query), None, "too many");
+    loops.follow_stand_ins(1001, file(8));
+    loops.learn(query, vec![device(2, 8)]);
+    assert_eq!(
+        minors(&next(&mut loops)),
+        None,
+        "that list may be of before"
+    );
+}
+
+#[test]
 fn a_device_of_another_image_is_queried_when_it_is_needed() {
     let path = |volume: &str| format!("/pool/volumes/vol-a-{volume}/image");
     let seen = LoopInfo {

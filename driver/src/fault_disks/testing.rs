@@ -1,0 +1,35 @@
+//! A server of fault disks without any disk.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+
+use hostloop_fault_disk::protocol::Answer;
+use rustix::net::{
+    AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
+    listen, recv, send, socket_with,
+};
+
+use super::SOCKET;
+
+/// Gives each request this answer, in place of an earlier server.
+pub(crate) fn answer_all(state_dir: &Path, answer: &Answer) {
+    let answer = serde_json::to_vec(answer).unwrap();
+    fs::create_dir_all(state_dir).unwrap();
+    let path = state_dir.join(SOCKET);
+    let _ = fs::remove_file(&path);
+    let flags = SocketFlags::CLOEXEC;
+    let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();
+    bind(&listener, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+    listen(&listener, 8).unwrap();
+    thread::spawn(move || {
+        while let Ok(connection) = accept(&listener) {
+            let mut request = [0; 4096];
+            while recv(&connection, &mut request[..], RecvFlags::empty())
+                .is_ok_and(|(len, _)| len > 0)
+            {
+                let _ = send(&connection, &answer, SendFlags::NOSIGNAL);
+            }
+        }
+    });
+}
