@@ -7,14 +7,13 @@
 use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::power_cut::Loss;
 use hostloop_fault_disk::{Error, Result, Settings};
 
 use crate::record::id::VolumeId;
-use crate::storage::Pools;
 
 #[cfg(test)]
 pub(crate) mod testing;
@@ -44,10 +43,10 @@ pub(crate) struct FaultDisks {
 }
 
 impl FaultDisks {
-    /// Those of the server with its socket in the state directory of these pools.
-    pub(crate) fn of(pools: &Pools) -> FaultDisks {
+    /// Those of the server with its socket in this state directory.
+    pub(crate) fn of(state_dir: &Path) -> FaultDisks {
         FaultDisks {
-            socket: pools.options().state_dir.join(SOCKET),
+            socket: state_dir.join(SOCKET),
         }
     }
 

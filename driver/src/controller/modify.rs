@@ -121,7 +121,8 @@ impl Controller {
                 disk.limits = changes.apply(disk.limits);
             }
         })?;
-        let set = FaultDisks::of(&self.pools).set(record.id, &record.disk_settings());
+        let set =
+            FaultDisks::of(&self.pools.options().state_dir).set(record.id, &record.disk_settings());
         set.map_err(|error| Error::FailedPrecondition(fault_disks::failure(record.id, &error)))
     }
 }

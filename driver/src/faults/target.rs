@@ -113,7 +113,7 @@ impl<'a> Target<'a> {
 
     /// The fault disks of this node.
     pub(super) fn fault_disks(&self) -> FaultDisks {
-        FaultDisks::of(self.pools)
+        FaultDisks::of(&self.pools.options().state_dir)
     }
 
     /// True if the power of the volume's fault disk was cut.

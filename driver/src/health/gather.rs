@@ -175,7 +175,7 @@ impl View {
 fn lost_fault_disk(pools: &Pools, record: &VolumeRecord, state: &VolumeState) -> Option<Problem> {
     record.fault_disk.as_ref()?;
     state.own().next()?;
-    match FaultDisks::of(pools).state(record.id) {
+    match FaultDisks::of(&pools.options().state_dir).state(record.id) {
         Ok(DiskPresence::Serving) => None,
         // The record has the fault that has cut it.
         Ok(DiskPresence::Cut) => record.fault.as_ref().map(|fault| Problem::Fault {

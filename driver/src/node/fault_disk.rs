@@ -10,7 +10,7 @@ use crate::storage::{DiskFile, VolumeHandle, VolumeRecord};
 
 impl Node {
     fn fault_disks(&self) -> FaultDisks {
-        FaultDisks::of(&self.pools)
+        FaultDisks::of(&self.pools.options().state_dir)
     }
 
     /// Makes the fault disk of a volume, and returns the file for its loop device. `None` for a
