@@ -5,10 +5,9 @@
 use std::thread::{scope, sleep};
 use std::time::{Duration, Instant};
 
-use crate::PATIENCE;
 use crate::cluster::Cluster;
 use crate::plugin::Plugin;
-use crate::walk;
+use crate::{PATIENCE, loop_devices, walk};
 
 /// Reads the disk, and not the page cache.
 const READ: &str = "dd if=/data/blocks of=/dev/null bs=4k iflag=direct";
@@ -191,7 +190,7 @@ impl Row {
             // In the same pod.
             self.can(cluster, "echo after >/data/after && sync /data/after");
         }
-        self.restage(cluster, plugin);
+        self.restage(cluster);
         cluster.delete(&objects);
     }
 
@@ -276,15 +275,18 @@ impl Row {
     }
 
     /// The next pod has what was synced, and can write.
-    fn restage(&self, cluster: &Cluster, plugin: &Plugin<'_>) {
+    fn restage(&self, cluster: &Cluster) {
         let name = self.name();
         cluster.kubectl(&["delete", "pod", &name, "--timeout=300s"]);
         // A pod that comes before kubelet has unstaged the volume gets the mount that was there.
+        let volume = ["get", "pvc", &name, "--output=jsonpath={.spec.volumeName}"];
+        let volume = format!("pv/{}", cluster.kubectl(&volume));
+        let handle = "--output=jsonpath={.spec.csi.volumeHandle}";
+        let image = format!("/{}/", cluster.kubectl(&["get", &volume, handle]));
         until(&name, || {
-            let listed = plugin.run(&["fault", "list"]).0;
-            let own = listed.lines().find(|line| line.contains(&*name));
-            match own.filter(|own| own.contains("needs-restage")) {
-                Some(own) => Err(own.to_owned()),
+            let attached = loop_devices::all();
+            match attached.iter().find(|one| one.backing.contains(&image)) {
+                Some(one) => Err(format!("a loop device is over {}", one.backing)),
                 None => Ok(()),
             }
         });
@@ -380,7 +382,7 @@ impl Row {
             !annotations.contains("hostloop.csi.dev/fault"),
             "{annotations}"
         );
-        self.restage(cluster, plugin);
+        self.restage(cluster);
         let clone = format!("{name}-clone");
         cluster.pod_ready("default", &clone);
         let found = cluster.exec("default", &clone, &["cat", "/data/file"]);
@@ -397,7 +399,7 @@ impl Row {
             if looks % 20 == 0 {
                 // Kubelet checks a pod's volumes when the pod changes, otherwise every minute. A mounted
                 // ext4 may need its next pod.
-                self.restage(cluster, plugin);
+                self.restage(cluster);
             }
             let claim = format!("pvc/{name}");
             let size = [
