@@ -290,7 +290,10 @@ impl Row {
                 None => Ok(()),
             }
         });
-        cluster.apply(&self.objects());
+        // The pod alone: the claim may have grown.
+        let objects = self.objects();
+        let pod = objects.split("---\n").find(|one| one.contains("kind: Pod"));
+        cluster.apply(pod.expect("the claim has a pod"));
         cluster.pod_ready("default", &name);
         let found = self.sh(cluster, "cat /data/file && echo again >/data/again");
         assert_eq!(found.as_deref(), Ok("synced\n"), "{name}");
