@@ -278,18 +278,7 @@ impl Row {
     fn restage(&self, cluster: &Cluster) {
         let name = self.name();
         cluster.kubectl(&["delete", "pod", &name, "--timeout=300s"]);
-        // A pod that comes before kubelet has unstaged the volume gets the mount that was there.
-        let volume = ["get", "pvc", &name, "--output=jsonpath={.spec.volumeName}"];
-        let volume = format!("pv/{}", cluster.kubectl(&volume));
-        let handle = "--output=jsonpath={.spec.csi.volumeHandle}";
-        let image = format!("/{}/", cluster.kubectl(&["get", &volume, handle]));
-        until(&name, || {
-            let attached = loop_devices::all();
-            match attached.iter().find(|one| one.backing.contains(&image)) {
-                Some(one) => Err(format!("a loop device is over {}", one.backing)),
-                None => Ok(()),
-            }
-        });
+        until_unstaged(cluster, &name);
         // The pod alone: the claim may have grown.
         let objects = self.objects();
         let pod = objects.split("---\n").find(|one| one.contains("kind: Pod"));
@@ -415,6 +404,22 @@ impl Row {
         });
         cluster.delete(&[&*copies, &*self.objects()].join("---\n"));
     }
+}
+
+/// Waits until kubelet has unstaged the volume of a claim without a pod. A pod that comes before gets
+/// the mount that was there.
+pub fn until_unstaged(cluster: &Cluster, claim: &str) {
+    let volume = ["get", "pvc", claim, "--output=jsonpath={.spec.volumeName}"];
+    let volume = format!("pv/{}", cluster.kubectl(&volume));
+    let handle = "--output=jsonpath={.spec.csi.volumeHandle}";
+    let image = format!("/{}/", cluster.kubectl(&["get", &volume, handle]));
+    until(claim, || {
+        let attached = loop_devices::all();
+        match attached.iter().find(|one| one.backing.contains(&image)) {
+            Some(one) => Err(format!("a loop device is over {}", one.backing)),
+            None => Ok(()),
+        }
+    });
 }
 
 /// Looks once a second until there is nothing left to say. Threads of their own wait here.

@@ -7,7 +7,6 @@ use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::Plugin;
-use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{deployed, fault_table, walk};
 
@@ -29,10 +28,7 @@ async fn each_fault_is_as_the_table_says() {
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let plugin = Plugin::of(&cluster);
     // A filesystem of its own, which can be full.
-    let fixture = PoolFixture::new(&scratch, PoolKind::Xfs, 32 * GIB);
-    let mount = text(fixture.mount().expect("it is mounted"));
-    machine::run("mount", &["--make-shared", mount]);
-    let pool = fixture.argument();
+    let pool = format!("default={},image=32Gi", text(&scratch.dir("pool")));
     let kubelet_dir = text(cluster.kubelet_dir());
     let install = [
         "install",
@@ -54,7 +50,7 @@ async fn each_fault_is_as_the_table_says() {
     pools_fail(&cluster, &plugin).await;
 
     walk::until_no_volume(&cluster).await;
-    plugin.uninstalls_all();
+    plugin.uninstalls_with_data().await;
     stock.assert_nothing_left(&cluster).await;
 }
 
@@ -98,6 +94,7 @@ async fn pools_fail(cluster: &Cluster, plugin: &Plugin<'_>) {
     clear();
     // A write that failed has stopped the filesystem.
     cluster.kubectl(&["delete", "pod", "data", "--timeout=300s"]);
+    fault_table::until_unstaged(cluster, "data");
     cluster.apply(&data);
     cluster.pod_ready("default", "data");
     write("after").unwrap_or_else(|why| panic!("{why}"));
