@@ -18,8 +18,9 @@ use crate::record::id::VolumeId;
 #[cfg(test)]
 pub(crate) mod testing;
 
-/// The socket of the server, in the state directory of the driver.
-const SOCKET: &str = "fault-disks.sock";
+/// The socket of the server, in the state directory of the driver. Its directory has no mounts beneath
+/// it, so kubelet can always unmount that from the server's pod.
+const SOCKET: &str = "fault-disks/sock";
 
 /// What is said of the disk of a volume that can't do something.
 pub(crate) fn failure(id: VolumeId, error: &Error) -> String {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
@@ -254,8 +254,15 @@ fn check_is_alone(path: &Path) -> Result<()> {
     }
 }
 
-/// A socket at this path, in place of one that an earlier process has left.
+/// A socket at this path, in place of one that an earlier process has left. Makes its directory.
 fn listen_at(path: &Path) -> Result<OwnedFd> {
+    if let Some(dir) = path.parent() {
+        let made = fs::DirBuilder::new()
+            .recursive(true)
+            .mode(0o750)
+            .create(dir);
+        made.map_err(|e| Error::system(format!("to make {}", dir.display()), e))?;
+    }
     check_is_alone(path)?;
     match fs::remove_file(path) {
         Err(e) if e.kind() != io::ErrorKind::NotFound => {

@@ -9,13 +9,13 @@ use crate::storage::config;
 
 const EXAMPLE: &str = "\
 Example, beside `hostloop serve --enable-faults` with the usual name of the driver:
-  hostloop fault-disks --socket /var/lib/kubelet/plugins/hostloop.csi.dev/fault-disks.sock";
+  hostloop fault-disks --socket /var/lib/kubelet/plugins/hostloop.csi.dev/fault-disks/sock";
 
 /// `hostloop fault-disks`.
 #[derive(Clone, Debug, Args)]
 #[command(after_help = EXAMPLE)]
 pub struct FaultDisksArgs {
-    /// The Unix socket for the driver, which looks for fault-disks.sock in its --statedir
+    /// The Unix socket for the driver, which looks for fault-disks/sock in its --statedir
     #[arg(long, value_name = "PATH")]
     pub socket: PathBuf,
 

@@ -15,8 +15,8 @@ use super::SOCKET;
 /// Gives each request this answer, in place of an earlier server.
 pub(crate) fn answer_all(state_dir: &Path, answer: &Answer) {
     let answer = serde_json::to_vec(answer).unwrap();
-    fs::create_dir_all(state_dir).unwrap();
     let path = state_dir.join(SOCKET);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
     let _ = fs::remove_file(&path);
     let flags = SocketFlags::CLOEXEC;
     let listener = socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None).unwrap();

@@ -60,7 +60,7 @@ impl Drop for DiskServer {
 }
 
 fn socket(rig: &Rig) -> PathBuf {
-    rig.options.state_dir.join("fault-disks.sock")
+    rig.options.state_dir.join("fault-disks/sock")
 }
 
 fn client(rig: &Rig) -> Client {
@@ -252,7 +252,7 @@ fn a_volume_without_a_server_waits_for_it() {
     server.kill();
     let refused = rig.stage(id, "a", &mount("ext4")).unwrap_err();
     assert!(
-        refused.to_string().contains("fault-disks.sock"),
+        refused.to_string().contains("fault-disks/sock"),
         "{refused}"
     );
     rig.assert_clean(id);
