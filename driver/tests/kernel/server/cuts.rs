@@ -77,24 +77,16 @@ impl Node {
 
     /// Creates and stages a volume.
     async fn staged(&self) -> String {
-        let channel = self.program.channel().await;
-        let mut controller = csi::controller_client::ControllerClient::new(channel.clone());
-        let created = controller.create_volume(csi::CreateVolumeRequest {
+        let request = csi::CreateVolumeRequest {
             name: "pvc-cut".to_owned(),
             volume_capabilities: vec![mountable()],
             parameters: [("pool".to_owned(), "clones".to_owned())].into(),
             ..Default::default()
-        });
-        let id = created
-            .await
-            .unwrap()
-            .into_inner()
-            .volume
-            .unwrap()
-            .volume_id;
+        };
+        let id = self.program.create_volume(request).await;
         let at = self.program.path("stage");
         std::fs::create_dir(&at).unwrap();
-        let mut node = csi::node_client::NodeClient::new(channel);
+        let mut node = csi::node_client::NodeClient::new(self.program.channel().await);
         let staged = node.node_stage_volume(csi::NodeStageVolumeRequest {
             volume_id: id.clone(),
             staging_target_path: arg(&at).to_owned(),

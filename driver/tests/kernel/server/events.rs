@@ -36,18 +36,12 @@ pub(super) async fn live(program: &Program) {
     let mut node = csi::node_client::NodeClient::new(channel);
     let name = format!("pvc-{UID}");
     let capability = Some(mountable());
-    let created = controller.create_volume(csi::CreateVolumeRequest {
+    let request = csi::CreateVolumeRequest {
         name,
         volume_capabilities: vec![mountable()],
         ..Default::default()
-    });
-    let volume_id = created
-        .await
-        .unwrap()
-        .into_inner()
-        .volume
-        .unwrap()
-        .volume_id;
+    };
+    let volume_id = program.create_volume(request).await;
     let path = |name: &str| program.path(name).to_str().unwrap().to_owned();
     let (staging_target_path, target_path) = (path("stage"), path("target"));
     std::fs::create_dir(&staging_target_path).unwrap();

@@ -107,6 +107,14 @@ impl Program {
     pub(crate) async fn channel(&self) -> Channel {
         connect(&self.socket()).await
     }
+
+    /// Creates a volume, and returns its ID.
+    pub(crate) async fn create_volume(&self, request: csi::CreateVolumeRequest) -> String {
+        let channel = self.channel().await;
+        let mut controller = csi::controller_client::ControllerClient::new(channel);
+        let created = controller.create_volume(request).await.unwrap();
+        created.into_inner().volume.unwrap().volume_id
+    }
 }
 
 impl Drop for Program {
