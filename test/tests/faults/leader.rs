@@ -1,4 +1,4 @@
-//! The nodes' leader is killed or paused at the worst moment.
+//! The nodes' leader is paused at the worst moment, or there is none.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -7,12 +7,10 @@ use hostloop_test::PATIENCE;
 use hostloop_test::fleet::patience::in_time;
 use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::fleet::{Binding, Fleet, Member};
-use hostloop_test::memory::Step;
 use kube::ResourceExt;
-use tonic::Code;
 
 use crate::ghost::{haunted, renews, until_led};
-use crate::{accounts, beside_others, claims, cluster, ends, patience, spec, steady, up, writes};
+use crate::{accounts, beside_others, claims, cluster, ends, patience, steady, up, writes};
 
 /// The number of claims with a node.
 async fn assigned(fleet: &Fleet) -> usize {
@@ -49,70 +47,6 @@ async fn other_leader<'a>(fleet: &'a Fleet, old: &Member) -> &'a Member {
         leader.ok_or_else(|| format!("still {}", old.node))
     })
     .await
-}
-
-/// When the leader dies, all claims have a node but no volume. The nodes continue without a leader.
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_between_assigning_and_provisioning() {
-    let _turn = beside_others().await;
-    let count = claims() / 3;
-    let fleet = up(spec("assigned", 4)).await;
-    for member in &fleet.members {
-        let fails = Step::Fail(Code::Unavailable);
-        member.driver.always("CreateVolume", fails);
-    }
-    fleet.storm(Binding::Immediate, 0..count).await;
-    until_assigned(&fleet, count).await;
-    let dead = leader(&fleet).await;
-    dead.kill();
-    assert!(fleet.all_volumes().await.is_empty(), "none has been made");
-    for member in &fleet.members {
-        member.driver.unscript("CreateVolume");
-    }
-    // All volumes except those of the dead leader's node.
-    in_time("volumes on the other nodes", patience(), async || {
-        let claims = fleet.all_claims().await;
-        let waits = claims.iter().filter(|claim| {
-            let elsewhere = claim.annotations().get(SELECTED_NODE) != Some(&dead.node);
-            elsewhere && claim.spec.as_ref().is_some_and(|s| s.volume_name.is_none())
-        });
-        match waits.count() {
-            0 => Ok(()),
-            some => Err(format!("{some} wait")),
-        }
-    })
-    .await;
-    dead.start();
-    ends(fleet, count).await;
-}
-
-/// The leader is killed three times while it assigns claims, each time with work left.
-#[tokio::test(flavor = "multi_thread")]
-async fn killed_while_assigning() {
-    const TURNS: usize = 3;
-    let _turn = beside_others().await;
-    let each = claims() / TURNS;
-    let fleet = up(steady("assigning", 4)).await;
-    let mut all_left = 0;
-    for turn in 0..TURNS {
-        let (first, middle, last) = (turn * each, turn * each + each / 2, (turn + 1) * each);
-        let dead = leader(&fleet).await;
-        let killing = async {
-            until_assigned(&fleet, first + 1).await;
-            dead.kill();
-        };
-        tokio::join!(fleet.storm(Binding::Immediate, first..middle), killing);
-        // Without a leader, these claims get no node.
-        fleet.storm(Binding::Immediate, middle..last).await;
-        let left = last - assigned(&fleet).await;
-        println!("turn {turn}: {left} claims left when the leader was killed");
-        all_left += left;
-        other_leader(&fleet, dead).await;
-        dead.start();
-    }
-    // On a busy machine, the next one may lead before it is counted.
-    assert!(all_left > 0, "the leaders had assigned everything");
-    ends(fleet, TURNS * each).await;
 }
 
 /// The leader is paused until its lease expires and another leads. After it resumes, it knows that

@@ -1,6 +1,6 @@
-//! Many nodes during failures: processes are killed and paused, the API server goes away and loses
-//! its history, calls are lost. In the end each claim is bound to one volume, and after the claims
-//! are deleted nothing is left.
+//! Many nodes during failures: processes are paused, the API server goes away and loses its history,
+//! calls are lost. In the end each claim is bound to one volume, and after the claims are deleted
+//! nothing is left. Deaths of processes at any moment are for the simulator.
 //!
 //! Each test has its own fleet and namespace on one control plane. Two tests run at a time, but a
 //! test that takes the control plane away runs alone.
@@ -13,7 +13,6 @@ mod clocks;
 mod flaky;
 mod gaps;
 mod ghost;
-mod killed;
 mod leader;
 
 use std::path::PathBuf;
