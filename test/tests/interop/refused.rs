@@ -69,9 +69,8 @@ impl Ballast {
 }
 
 /// A claim asks for far too much, and for attributes that take all of its space at once. A snapshot
-/// of it has no room. Its user takes back all three. With `restart`, the driver and the controllers
-/// start again in between.
-pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
+/// of it has no room. Its user takes back all three.
+pub(crate) async fn refused(site: &Site, snapshotter: Who) {
     let at = |kind: &str, name: &str| Place::of(kind, SPACE, name);
     site.objects.namespace(SPACE).await;
     let plain = objects::with_attributes("direct");
@@ -102,9 +101,6 @@ pub(crate) async fn refused(site: &mut Site, snapshotter: Who, restart: bool) {
     let snapshot = at("VolumeSnapshot", "cut");
     if takes_snapshot {
         take_without_room(site, &snapshot).await;
-    }
-    if restart {
-        site.restart().await;
     }
 
     site.objects

@@ -89,17 +89,6 @@ impl Site {
         site
     }
 
-    /// Kills the driver, stops what is in front of it, and starts both again.
-    pub(crate) async fn restart(&mut self) {
-        for process in self.processes.drain(..) {
-            process.stop();
-        }
-        self.driver.kill();
-        self.driver = DriverSpec::new(&self.scratch, &[&self.pool]).start();
-        self.csi = self.driver.csi().await;
-        self.start();
-    }
-
     /// The filesystem of the pool.
     pub(crate) fn pool_mount(&self) -> &Path {
         self.pool.mount().expect("the pool is a directory")
