@@ -5,10 +5,10 @@ use std::time::Duration;
 use hostloop_test::PATIENCE;
 use hostloop_test::fleet::storm::SELECTED_NODE;
 use hostloop_test::fleet::{Binding, Fleet, FleetSpec};
-use hostloop_test::front::objects::{self, Place, restored};
+use hostloop_test::front::objects::Place;
 use hostloop_test::front::wait::until;
 use kube::ResourceExt;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::LABEL;
 
@@ -83,45 +83,5 @@ async fn a_leader_of_its_own_does_what_nodes_do_not() {
     controller.start();
     fleet.each_once(PATIENCE).await;
     fleet.clear(PATIENCE).await;
-    fleet.down().await;
-}
-
-/// A snapshot is taken on its volume's node, and a restored claim goes there. The leader has no
-/// driver: it finds the node through what nodes and objects say.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_leader_of_its_own_places_what_is_restored() {
-    let plane = crate::plane(true).await;
-    let fleet = FleetSpec::new("restore", 2).leader_apart();
-    let fleet = fleet.up(&plane.kubeconfig()).await;
-    fleet.start(Duration::ZERO).await;
-    fleet.controller.as_ref().expect("it is apart").start();
-    fleet.ready(PATIENCE).await;
-    let namespace = &fleet.namespace;
-    let (kind, driver) = ("VolumeSnapshotClass", &fleet.driver_name);
-    let class = objects::snapshot_class(kind, &fleet.name, driver, json!({}));
-    let class = Place::of_object(&fleet.objects.create(class).await);
-    fleet.storm(Binding::Immediate, 0..1).await;
-    fleet.bound(1, PATIENCE).await;
-    let source = fleet.all_claims().await[0].name_any();
-    let home = fleet.node_of(&fleet.all_volumes().await[0]);
-    let snapshot = objects::snapshot(namespace, "first", &fleet.name, &source);
-    let snapshot = Place::of_object(&fleet.objects.create(snapshot).await);
-    for claim in ["a", "b", "c"] {
-        let class = fleet.class(Binding::Immediate);
-        let claim = objects::claim(namespace, claim, &class, "64Mi", restored(&snapshot.name));
-        fleet.objects.create(claim).await;
-    }
-    fleet.bound(4, PATIENCE).await;
-    for volume in fleet.all_volumes().await {
-        assert_eq!(fleet.node_of(&volume), home);
-    }
-    // No claim waits for the snapshot any more, so the leader removes its finalizer.
-    fleet.objects.delete(&snapshot).await;
-    assert!(
-        fleet.objects.until_gone(&snapshot, PATIENCE).await,
-        "{snapshot} is left"
-    );
-    fleet.clear(PATIENCE).await;
-    fleet.objects.delete(&class).await;
     fleet.down().await;
 }

@@ -10,7 +10,7 @@ use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::snapshots::{class, content_of, error};
+use crate::snapshots::{class, content_of};
 use crate::{Rig, quick};
 
 const API: &str = "groupsnapshot.storage.k8s.io/v1";
@@ -135,18 +135,6 @@ async fn failures_are_reported_and_tried_again() {
     let internal = Step::Fail(Code::Internal);
     rig.driver.script("DeleteVolumeGroupSnapshot", [internal]);
     rig.delete(at).await;
-    rig.down().await;
-}
-
-/// A group without a claim ends in an error on the object.
-#[tokio::test(flavor = "multi_thread")]
-async fn an_empty_group_ends_in_an_error() {
-    let rig = Rig::with_snapshots(spec("group-none")).await;
-    class(&rig, "VolumeGroupSnapshotClass", json!({})).await;
-    group_of(&rig, API, "none").await;
-    let at = rig.at("VolumeGroupSnapshot", "shop");
-    let failed = |group: &Value| !error(group).is_empty();
-    rig.until(&at, "with an error", failed).await;
     rig.down().await;
 }
 

@@ -1,7 +1,5 @@
 //! Snapshots, and volumes restored from them.
 
-use std::time::Duration;
-
 use hostloop_proto::csi;
 use hostloop_proto::csi::controller_service_capability::rpc::Type as ControllerRpc;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type as Source};
@@ -13,10 +11,10 @@ use hostloop_test::memory::Step;
 use serde_json::{Value, json};
 use tonic::Code;
 
-use crate::{Rig, annotation, in_class, quick, without};
+use crate::{Rig, annotation, quick, without};
 
-/// The error on a snapshot or a group.
-pub(crate) fn error(snapshot: &Value) -> &str {
+/// The error on a snapshot.
+fn error(snapshot: &Value) -> &str {
     text(&snapshot["status"]["error"]["message"])
 }
 
@@ -251,36 +249,5 @@ async fn a_bad_snapshot_ends_in_an_event() {
     rig.secret("nowhere").await;
     let at = rig.at("VolumeSnapshot", "no-secret");
     rig.until(&at, "ready", is_ready_to_use).await;
-    rig.down().await;
-}
-
-/// The first claim is older than the deletion of its snapshot and is restored. The second keeps no
-/// snapshot.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_deleted_snapshot_and_its_claims_do_not_wait_for_each_other() {
-    let rig = Rig::with_snapshots(spec("snap-order")).await;
-    with_claim(&rig, json!({})).await;
-    snapshot(&rig, "snap", "data").await;
-    let at = rig.at("VolumeSnapshot", "snap");
-    let content = content_of(&rig, &rig.until(&at, "ready", is_ready_to_use).await);
-    let class = rig.late_class().await;
-    rig.claim("before", with(restored("snap"), in_class(&class)))
-        .await;
-    rig.objects.delete(&at).await;
-    rig.warned(&at, "SnapshotDeletePending", &["before"]).await;
-    // The API server's times have whole seconds.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
-    rig.claim("after", restored("snap")).await;
-    rig.warned(
-        &rig.claim_at("after"),
-        "ProvisioningFailed",
-        &["it is being deleted"],
-    )
-    .await;
-    // Its first pod comes.
-    rig.select("before", &rig.nodes[0]).await;
-    rig.bound("before").await;
-    rig.until_gone(&at).await;
-    rig.until_gone(&content).await;
     rig.down().await;
 }
