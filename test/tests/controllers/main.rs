@@ -45,16 +45,12 @@ fn in_class(class: &str) -> Value {
 
 /// Controllers with short waits, so that a test sees several tries.
 fn quick(name: &str, controllers: &str) -> FrontSpec {
-    // A busy driver must not be asked again before it answers.
-    within("--timeout=60s", name, controllers)
-}
-
-/// [`quick`] with this timeout of calls.
-fn within(timeout: &str, name: &str, controllers: &str) -> FrontSpec {
-    let retries = ["--retry-interval-start=200ms", "--retry-interval-max=1s"];
-    FrontSpec::new(name, controllers)
-        .args(&[timeout])
-        .args(&retries)
+    FrontSpec::new(name, controllers).args(&[
+        // A busy driver must not be asked again before it answers.
+        "--timeout=60s",
+        "--retry-interval-start=200ms",
+        "--retry-interval-max=1s",
+    ])
 }
 
 /// With a driver that does not have these capabilities.
