@@ -22,7 +22,7 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::cluster::DRIVER;
-use crate::model::view::{is_deleting, is_ready, name, namespace, uid, with_ready};
+use crate::model::view::{is_deleting, is_ready, name, namespace, uid, with_condition};
 use crate::users::{Refused, bytes, path_in, send, volume_path};
 use crate::{messages, trace};
 
@@ -324,7 +324,7 @@ impl Kubelet {
             return Ok(());
         };
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
-        let status = json!({"status": with_ready(&node, ready)});
+        let status = json!({"status": with_condition(&node, ready)});
         let at = format!("{at}/status");
         let sent = send(&self.client, Method::PATCH, &at, &status).await;
         sent.map(drop)
