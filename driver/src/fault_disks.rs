@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::power_cut::Loss;
@@ -21,6 +22,9 @@ pub(crate) mod testing;
 /// The socket of the server, in the state directory of the driver. Its directory has no mounts beneath
 /// it, so kubelet can always unmount that from the server's pod.
 const SOCKET: &str = "fault-disks/sock";
+
+/// How long a person's command waits for an answer of the server.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What is said of the disk of a volume that can't do something.
 pub(crate) fn failure(id: VolumeId, error: &Error) -> String {
@@ -49,6 +53,22 @@ impl FaultDisks {
         FaultDisks {
             socket: state_dir.join(SOCKET),
         }
+    }
+
+    /// Why no volume of this node can get a fault disk now; `None` if a server answers.
+    pub(crate) fn obstacle(&self) -> Option<String> {
+        let answered = match found(Client::connect_within(&self.socket, LOOK)) {
+            Ok(Some(mut client)) => client.list().map(drop),
+            Ok(None) => {
+                return Some(format!(
+                    "no process serves fault disks (hostloop fault-disks) at {}",
+                    self.socket.display()
+                ));
+            }
+            Err(error) => Err(error),
+        };
+        let error = answered.err()?;
+        Some(format!("the process that serves fault disks: {error}"))
     }
 
     /// Makes the disk of a volume, and returns the file for its loop device.
@@ -124,14 +144,40 @@ impl FaultDisks {
 
     /// `None` without a server. Its disks have ended with it.
     fn connect(&self) -> Result<Option<Client>> {
-        match Client::connect(&self.socket) {
-            Ok(client) => Ok(Some(client)),
-            Err(Error::System { error, .. })
-                if matches!(error.kind(), NotFound | ConnectionRefused) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        found(Client::connect(&self.socket))
+    }
+}
+
+/// `None` if there is no server.
+fn found(connected: Result<Client>) -> Result<Option<Client>> {
+    match connected {
+        Ok(client) => Ok(Some(client)),
+        Err(Error::System { error, .. })
+            if matches!(error.kind(), NotFound | ConnectionRefused) =>
+        {
+            Ok(None)
         }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostloop_fault_disk::protocol::Answer;
+
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_server_that_answers_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = FaultDisks::of(dir.path());
+        let why = disks.obstacle().unwrap();
+        assert!(why.starts_with("no process serves fault disks"), "{why}");
+        assert!(why.contains("fault-disks/sock"), "{why}");
+        testing::answer_all(dir.path(), &Answer::Refused("out of order".to_owned()));
+        let why = disks.obstacle().unwrap();
+        assert!(why.contains("out of order"), "{why}");
+        testing::answer_all(dir.path(), &Answer::Disks(Vec::new()));
+        assert_eq!(disks.obstacle(), None);
     }
 }

@@ -270,6 +270,7 @@ impl PoolFaults {
         let now = NodeFaults {
             enabled: self.is_enabled,
             claims: self.claims.clone(),
+            fault_disks: Vec::new(),
             pools: pools.collect(),
         };
         if shown.written.as_ref() == Some(&now) {

@@ -27,18 +27,23 @@ pub struct Client {
 impl Client {
     /// Connects to the server that listens at this path.
     pub fn connect(path: &Path) -> Result<Client> {
+        Client::connect_within(path, LONGEST_ANSWER)
+    }
+
+    /// The same, for requests with an answer within this time.
+    pub fn connect_within(path: &Path, longest: Duration) -> Result<Client> {
         let what = format!(
             "to connect to the server of fault disks at {}",
             path.display()
         );
-        Client::open(path).map_err(|e| Error::system(what, e))
+        Client::open(path, longest).map_err(|e| Error::system(what, e))
     }
 
-    fn open(path: &Path) -> rustix::io::Result<Client> {
+    fn open(path: &Path, longest: Duration) -> rustix::io::Result<Client> {
         let socket = socket::new()?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_ANSWER))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(longest))?;
         // Connecting to a server that has stopped would wait without an end, too.
-        set_socket_timeout(&socket, Timeout::Send, Some(LONGEST_ANSWER))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(longest))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Client {
             socket,

@@ -2,6 +2,7 @@
 //! then. The command is hidden, because `kubectl hostloop fault node` is the one for people.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use hostloop_report::node_faults::{NodeFaults, PoolFaultNow, PoolFaultState};
 use hostloop_terminal::terminal;
 
 use crate::cli::{PoolArgsError, PoolFaultArgs, PoolFaultCommand};
+use crate::fault_disks::FaultDisks;
+use crate::faults;
 use crate::pool_faults::{FaultFiles, FaultFilesError, PoolFaultRequest};
 use crate::record::now_ns;
 
@@ -49,7 +52,8 @@ pub enum Error {
 pub fn run(args: &PoolFaultArgs) -> Result<ExitCode, Error> {
     let names = args.pools.specs()?.into_iter().map(|spec| spec.name);
     let names: Vec<String> = names.collect();
-    let files = FaultFiles::at(&args.pools.state_dir());
+    let state_dir = args.pools.state_dir();
+    let files = FaultFiles::at(&state_dir);
     let said = match &args.command {
         PoolFaultCommand::Set { pool, fault } => {
             check_pool(&names, pool)?;
@@ -65,7 +69,7 @@ pub fn run(args: &PoolFaultArgs) -> Result<ExitCode, Error> {
                 .collect();
             clear(&files, cleared)?
         }
-        PoolFaultCommand::List => shown(&files)?,
+        PoolFaultCommand::List => with_fault_disks(shown(&files)?, &state_dir),
     };
     terminal::print_json_line(&said)?;
     Ok(ExitCode::SUCCESS)
@@ -118,6 +122,19 @@ fn clear(files: &FaultFiles, pools: Vec<String>) -> Result<NodeFaults, Error> {
     })
 }
 
+/// What the driver says, and what its server of fault disks says. It may be there or not at any time,
+/// so only a person's question looks for it.
+fn with_fault_disks(said: NodeFaults, state_dir: &Path) -> NodeFaults {
+    if !said.enabled {
+        return said;
+    }
+    let obstacle = FaultDisks::of(state_dir).obstacle();
+    NodeFaults {
+        fault_disks: faults::offered_by_fault_disks(obstacle.as_deref()),
+        ..said
+    }
+}
+
 /// Waits until the driver says this.
 fn until(files: &FaultFiles, is_said: impl Fn(&NodeFaults) -> bool) -> Result<NodeFaults, Error> {
     let deadline = Instant::now() + PATIENCE;
@@ -144,7 +161,10 @@ fn now_of<'f>(said: &'f NodeFaults, pool: &str) -> Option<&'f PoolFaultNow> {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_fault_disk::protocol::Answer;
+
     use super::*;
+    use crate::fault_disks::testing;
 
     #[test]
     fn without_a_driver_nothing_is_requested() {
@@ -155,5 +175,24 @@ mod tests {
         }
         assert!(matches!(set(&files, "a", "fall"), Err(Error::Fault { .. })));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn faults_of_fault_disks_need_their_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = NodeFaults {
+            enabled: true,
+            ..NodeFaults::default()
+        };
+        let without = with_fault_disks(said.clone(), dir.path()).fault_disks;
+        let eio = without.iter().find(|offered| offered.fault == "eio");
+        let why = eio.and_then(|offered| offered.obstacle.clone()).unwrap();
+        assert!(why.contains("fault-disks"), "{why}");
+        testing::answer_all(dir.path(), &Answer::Disks(Vec::new()));
+        let with = with_fault_disks(said, dir.path()).fault_disks;
+        assert_eq!(with.len(), without.len());
+        assert!(with.iter().all(|offered| offered.obstacle.is_none()));
+        let off = with_fault_disks(NodeFaults::default(), dir.path());
+        assert_eq!(off, NodeFaults::default());
     }
 }
