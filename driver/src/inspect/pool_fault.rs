@@ -41,6 +41,8 @@ pub enum Error {
     /// No driver has shown what it can do.
     #[error("no driver has run with this state directory: see --statedir")]
     NoDriver,
+    #[error("the driver runs without --enable-faults, so its pools have no faults on request")]
+    NotEnabled,
     #[error("the driver has not answered within {} s: is it running?", PATIENCE.as_secs())]
     NoAnswer,
     /// The output can't be written.
@@ -91,7 +93,9 @@ fn set(files: &FaultFiles, pool: &str, text: &str) -> Result<NodeFaults, Error> 
         fault: text.to_owned(),
         why,
     })?;
-    shown(files)?;
+    if !shown(files)?.enabled {
+        return Err(Error::NotEnabled);
+    }
     let request = PoolFaultRequest {
         fault: fault.to_string(),
         requested_ns: now_ns(),
@@ -165,6 +169,8 @@ mod tests {
 
     use super::*;
     use crate::fault_disks::testing;
+    use crate::pool_faults::PoolFaults;
+    use crate::testkit::Site;
 
     #[test]
     fn without_a_driver_nothing_is_requested() {
@@ -175,6 +181,18 @@ mod tests {
         }
         assert!(matches!(set(&files, "a", "fall"), Err(Error::Fault { .. })));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn without_the_flag_nothing_is_requested() {
+        let site = Site::fake(&["a"]);
+        let _faults = PoolFaults::new(site.pools().clone(), false);
+        let files = FaultFiles::at(&site.options.state_dir);
+        let refused = set(&files, "a", "full").unwrap_err().to_string();
+        assert!(refused.contains("without --enable-faults"), "{refused}");
+        let cleared = clear(&files, vec!["a".to_owned()]).unwrap();
+        assert_eq!(now_of(&cleared, "a"), None);
+        assert!(!cleared.enabled);
     }
 
     #[test]
