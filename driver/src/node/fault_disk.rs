@@ -40,6 +40,9 @@ impl Node {
                 stage.disk = Some(made);
             }
         })?;
+        // No device is attached, so what stood in for the image before is the file of a disk that has
+        // ended.
+        kernel::forget_stand_ins_of(made.image);
         kernel::stand_in(made.file, made.image);
         Ok(Some(file))
     }

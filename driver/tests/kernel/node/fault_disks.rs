@@ -11,7 +11,7 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::claim_faults::FaultState;
 use hostloop_driver::faults;
 use hostloop_driver::inspect::fsck::examine;
-use hostloop_driver::kernel::{FsType, forget_stand_in, loop_path};
+use hostloop_driver::kernel::{FsType, forget_stand_in, image_of, loop_path, stand_in};
 use hostloop_driver::storage::{Access, FaultDiskRecord, NewVolume, Source, VolumeId};
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::rules::{DiskError, Effect, Rule};
@@ -214,6 +214,24 @@ fn a_restarted_driver_and_fsck_find_the_device() {
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert_eq!(rig.reasons(id), [] as [String; 0]);
     rig.unstage_patiently(id, "a");
+    assert_ended(&rig, id);
+}
+
+#[test]
+fn a_disk_that_has_ended_stands_in_for_nothing() {
+    let (rig, _server) = rig();
+    let id = volume(&rig, Access::Block, 0);
+    rig.stage(id, "b", &block()).unwrap();
+    let disk = rig.record(id).stage.as_ref().unwrap().disk.unwrap();
+    assert_eq!(image_of(disk.file), disk.image);
+    rig.unstage_patiently(id, "b");
+    assert_eq!(image_of(disk.file), disk.file);
+    // As after a staging that failed while the disk was still writing.
+    stand_in(disk.file, disk.image);
+    rig.stage(id, "b", &block()).unwrap();
+    assert_eq!(image_of(disk.file), disk.file);
+    assert_eq!(rig.loops(id).len(), 1);
+    rig.unstage_patiently(id, "b");
     assert_ended(&rig, id);
 }
 
