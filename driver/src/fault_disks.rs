@@ -71,10 +71,12 @@ impl FaultDisks {
         Some(format!("the process that serves fault disks: {error}"))
     }
 
-    /// Makes the disk of a volume, and returns the file for its loop device.
+    /// Makes the disk of a volume, and returns the file for its loop device. The disks of one
+    /// namespace may have half of the memory.
     pub(crate) fn serve(
         &self,
         id: VolumeId,
+        namespace: &str,
         image: &File,
         cache_bytes: u64,
         settings: &Settings,
@@ -84,7 +86,7 @@ impl FaultDisks {
         // An earlier disk of the volume may still write its cache to the image.
         client.end(&name)?;
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-        client.serve(&name, image, cache_bytes, settings)
+        client.serve_in(namespace, &name, image, cache_bytes, settings)
     }
 
     /// Gives the disk of a volume these settings, if it is served now. One that has them keeps its

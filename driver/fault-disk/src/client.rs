@@ -73,8 +73,21 @@ impl Client {
         cache_bytes: usize,
         settings: &Settings,
     ) -> Result<File> {
+        self.serve_in("", name, image, cache_bytes, settings)
+    }
+
+    /// The same, for a claim of this namespace, which has a share of the server's memory.
+    pub fn serve_in(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        image: &File,
+        cache_bytes: usize,
+        settings: &Settings,
+    ) -> Result<File> {
         let request = Request::Serve {
             name: name.to_owned(),
+            namespace: namespace.to_owned(),
             cache_bytes,
             settings: settings.clone(),
         };
