@@ -55,20 +55,22 @@ impl FaultDisks {
         }
     }
 
-    /// Why no volume of this node can get a fault disk now; `None` if a server answers.
-    pub(crate) fn obstacle(&self) -> Option<String> {
-        let answered = match found(Client::connect_within(&self.socket, LOOK)) {
-            Ok(Some(mut client)) => client.list().map(drop),
-            Ok(None) => {
-                return Some(format!(
-                    "no process serves fault disks (hostloop fault-disks) at {}",
-                    self.socket.display()
-                ));
-            }
-            Err(error) => Err(error),
-        };
-        let error = answered.err()?;
-        Some(format!("the process that serves fault disks: {error}"))
+    /// The disks that are served now, by the handles of their volumes; `None` without a server.
+    pub(crate) fn list(&self) -> Result<Option<Vec<String>>> {
+        let client = found(Client::connect_within(&self.socket, LOOK))?;
+        client.map(|mut client| client.list()).transpose()
+    }
+
+    /// Why no volume of this node can get a fault disk now; `None` if a server has answered this.
+    pub(crate) fn obstacle(&self, listed: &Result<Option<Vec<String>>>) -> Option<String> {
+        match listed {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(format!(
+                "no process serves fault disks (hostloop fault-disks) at {}",
+                self.socket.display()
+            )),
+            Err(error) => Some(format!("the process that serves fault disks: {error}")),
+        }
     }
 
     /// Makes the disk of a volume, and returns the file for its loop device. The disks of one
@@ -173,13 +175,14 @@ mod tests {
     fn a_node_without_a_server_that_answers_says_why() {
         let dir = tempfile::tempdir().unwrap();
         let disks = FaultDisks::of(dir.path());
-        let why = disks.obstacle().unwrap();
+        let obstacle = || disks.obstacle(&disks.list());
+        let why = obstacle().unwrap();
         assert!(why.starts_with("no process serves fault disks"), "{why}");
         assert!(why.contains("fault-disks/sock"), "{why}");
         testing::answer_all(dir.path(), &Answer::Refused("out of order".to_owned()));
-        let why = disks.obstacle().unwrap();
+        let why = obstacle().unwrap();
         assert!(why.contains("out of order"), "{why}");
         testing::answer_all(dir.path(), &Answer::Disks(Vec::new()));
-        assert_eq!(disks.obstacle(), None);
+        assert_eq!(obstacle(), None);
     }
 }

@@ -80,6 +80,7 @@ impl PoolFaults {
                 Vec::new()
             },
             fault_disks: Vec::new(),
+            served_disks: None,
             pools: slots
                 .map(|slot| PoolWithFaults {
                     pool: slot.spec.name,

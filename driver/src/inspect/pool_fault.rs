@@ -129,12 +129,16 @@ fn clear(files: &FaultFiles, pools: Vec<String>) -> Result<NodeFaults, Error> {
 /// What the driver says, and what its server of fault disks says. It may be there or not at any time,
 /// so only a person's question looks for it.
 fn with_fault_disks(said: NodeFaults, state_dir: &Path) -> NodeFaults {
-    if !said.enabled {
-        return said;
-    }
-    let obstacle = FaultDisks::of(state_dir).obstacle();
+    let disks = FaultDisks::of(state_dir);
+    let listed = disks.list();
+    let obstacle = disks.obstacle(&listed);
     NodeFaults {
-        fault_disks: faults::offered_by_fault_disks(obstacle.as_deref()),
+        fault_disks: if said.enabled {
+            faults::offered_by_fault_disks(obstacle.as_deref())
+        } else {
+            Vec::new()
+        },
+        served_disks: listed.ok().map(Option::unwrap_or_default),
         ..said
     }
 }
@@ -202,15 +206,27 @@ mod tests {
             enabled: true,
             ..NodeFaults::default()
         };
-        let without = with_fault_disks(said.clone(), dir.path()).fault_disks;
-        let eio = without.iter().find(|offered| offered.fault == "eio");
-        let why = eio.and_then(|offered| offered.obstacle.clone()).unwrap();
+        let look = || with_fault_disks(said.clone(), dir.path());
+        let without = look();
+        let mut offered = without.fault_disks.iter();
+        let eio = offered.find(|offered| offered.fault == "eio").unwrap();
+        let why = eio.obstacle.as_ref().unwrap();
         assert!(why.contains("fault-disks"), "{why}");
-        testing::answer_all(dir.path(), &Answer::Disks(Vec::new()));
-        let with = with_fault_disks(said, dir.path()).fault_disks;
-        assert_eq!(with.len(), without.len());
-        assert!(with.iter().all(|offered| offered.obstacle.is_none()));
+        assert_eq!(without.served_disks, Some(Vec::new()));
+
+        testing::answer_all(dir.path(), &Answer::Refused("no".to_owned()));
+        assert_eq!(look().served_disks, None);
+
+        let served = vec!["vol-1".to_owned()];
+        testing::answer_all(dir.path(), &Answer::Disks(served.clone()));
+        let with = look();
+        assert_eq!(with.fault_disks.len(), without.fault_disks.len());
+        let mut offered = with.fault_disks.iter();
+        assert!(offered.all(|offered| offered.obstacle.is_none()));
+        assert_eq!(with.served_disks, Some(served.clone()));
+
         let off = with_fault_disks(NodeFaults::default(), dir.path());
-        assert_eq!(off, NodeFaults::default());
+        assert!(off.fault_disks.is_empty());
+        assert_eq!(off.served_disks, Some(served));
     }
 }

@@ -13,6 +13,9 @@ pub struct NodeFaults {
     /// server of these disks, so the driver's own file has none.
     #[serde(default)]
     pub fault_disks: Vec<OfferedFault>,
+    /// The volumes with a fault disk that is served now, by their handles; null if that is not known.
+    #[serde(default)]
+    pub served_disks: Option<Vec<String>>,
     /// The configured pools, in order.
     pub pools: Vec<PoolWithFaults>,
 }

@@ -156,6 +156,7 @@ mod tests {
                 offered("eio", Some("no server")),
                 offered("slow", Some("no server")),
             ],
+            served_disks: Some(Vec::new()),
             pools: vec![PoolWithFaults {
                 pool: "default".to_owned(),
                 faults: vec![offered("full", Some("shared")), offered("missing", None)],
