@@ -16,10 +16,7 @@ use crate::manifests::{self, ObjectKey};
 use crate::node_pods::{self, NodePod};
 use crate::output;
 use crate::volume_objects::{claim_ref, handle};
-use crate::{Cluster, NAME_LABEL};
-
-/// The DaemonSet of the servers of fault disks, and the name in the label of its pods.
-const FAULT_DISKS: &str = "hostloop-fault-disks";
+use crate::{Cluster, FAULT_DISKS, NAME_LABEL};
 
 /// Fails if the servers of fault disks would go while volumes are on their disks, and names these.
 pub(super) async fn refuse_in_use(

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hostloop_report::node_faults::{NodeFaults, OfferedFault, PoolFaultState};
 
+use super::fault_disk_pods;
 use super::machines::unreported;
 use crate::check::facts::Facts;
 use crate::check::line::{Line, names};
@@ -27,6 +28,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     }
     lines.extend(offers(&on));
     lines.extend(on.iter().flat_map(|(node, faults)| in_force(node, faults)));
+    lines.extend(fault_disk_pods::lines(facts));
     lines
 }
 
