@@ -30,7 +30,7 @@ mod tests;
 
 use decide::FaultStep;
 pub use error::{EndsLater, FaultError, Obstacle};
-pub use offered::offered;
+pub use offered::{offered, offered_by_fault_disks};
 use target::Target;
 
 /// How often the driver looks whether a fault still has its effect, which another staging ends.

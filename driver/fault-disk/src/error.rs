@@ -44,6 +44,20 @@ pub enum Error {
         /// What is left.
         left: u64,
     },
+    /// The namespace has its share of the server's memory.
+    #[error(
+        "a fault disk needs {needed} bytes of locked memory, and namespace {namespace} has {left} \
+         left of its half of what this node's fault disks may have: end another one of it, or \
+         choose a smaller write cache"
+    )]
+    NoShare {
+        /// The namespace of the disk's claim.
+        namespace: String,
+        /// What the disk needs.
+        needed: u64,
+        /// What is left of the share.
+        left: u64,
+    },
     /// The server's message can't be understood.
     #[error("the message of the other side can't be understood: {0}")]
     Message(String),

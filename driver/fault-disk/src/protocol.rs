@@ -16,6 +16,9 @@ pub enum Request {
     Serve {
         /// Its name.
         name: String,
+        /// The namespace of its claim; empty if none is known.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        namespace: String,
         /// The size of its write cache; 0 if it has none.
         cache_bytes: usize,
         /// Its settings.

@@ -19,7 +19,7 @@ use crate::client::Client;
 use crate::fault_disk::{FaultDisk, cut_power};
 use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
-use crate::{Error, Result, Settings, socket};
+use crate::{Error, Result, Settings, memory_share, socket};
 
 /// How long a request waits for the end of a disk.
 const LONGEST_END: Duration = Duration::from_secs(5);
@@ -30,8 +30,18 @@ const MOST_CONNECTIONS: usize = 32;
 /// How long the server waits when the system has no descriptor, thread or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Disks by name, each with the memory that it takes, in bytes.
-type Disks = BTreeMap<String, (FaultDisk, u64)>;
+/// A disk that is served.
+#[derive(Debug)]
+struct ServedDisk {
+    disk: FaultDisk,
+    /// The namespace of its claim; empty if none is known.
+    namespace: String,
+    /// The memory that it takes, in bytes.
+    memory: u64,
+}
+
+/// Disks by name.
+type Disks = BTreeMap<String, ServedDisk>;
 
 /// The fault disks of a node.
 #[derive(Debug)]
@@ -115,11 +125,12 @@ impl Server {
         match request {
             Request::Serve {
                 name,
+                namespace,
                 cache_bytes,
                 settings,
             } => {
                 let image = image.ok_or_else(|| Error::invalid("image", "no file came along"))?;
-                let file = self.serve(&name, image, cache_bytes, settings)?;
+                let file = self.serve_in(namespace, &name, image, cache_bytes, settings)?;
                 return Ok((Answer::Done, Some(file)));
             }
             Request::Set { name, settings } => self.disk(&name)?.set(settings)?,
@@ -139,13 +150,13 @@ impl Server {
     /// The disks that are in use. Those that have ended go.
     fn in_use(&self) -> MutexGuard<'_, Disks> {
         let mut disks = self.disks.lock();
-        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        disks.retain(|_, served| !served.disk.has_ended(Duration::ZERO));
         disks
     }
 
     fn disk(&self, name: &str) -> Result<FaultDisk> {
         let disks = self.disks.lock();
-        let found = disks.get(name).map(|(disk, _)| disk.clone());
+        let found = disks.get(name).map(|served| served.disk.clone());
         found.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
@@ -157,18 +168,34 @@ impl Server {
         cache_bytes: usize,
         settings: Settings,
     ) -> Result<File> {
+        self.serve_in(String::new(), name, image, cache_bytes, settings)
+    }
+
+    /// The same, for a claim of this namespace, which has a share of the memory.
+    fn serve_in(
+        &self,
+        namespace: String,
+        name: &str,
+        image: File,
+        cache_bytes: usize,
+        settings: Settings,
+    ) -> Result<File> {
         let mut disks = self.in_use();
         if disks.contains_key(name) {
             return Err(Error::Exists(name.to_owned()));
         }
-        let needed = FaultDisk::memory(cache_bytes) as u64;
-        let used: u64 = disks.values().map(|(_, memory)| memory).sum();
-        let left = self.memory.saturating_sub(used);
-        if needed > left {
-            return Err(Error::NoMemory { needed, left });
-        }
+        let memory = FaultDisk::memory(cache_bytes) as u64;
+        let others = disks
+            .values()
+            .map(|served| (served.namespace.as_str(), served.memory));
+        memory_share::admit(self.memory, others, &namespace, memory)?;
         let (disk, file) = FaultDisk::serve(name, image, cache_bytes, settings)?;
-        disks.insert(name.to_owned(), (disk, needed));
+        let served = ServedDisk {
+            disk,
+            namespace,
+            memory,
+        };
+        disks.insert(name.to_owned(), served);
         tracing::info!(disk = name, cache_bytes, "a fault disk begins");
         Ok(file)
     }

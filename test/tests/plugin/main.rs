@@ -269,6 +269,8 @@ async fn a_life_by_the_plugin() {
     plugin.succeeds(&[&install[..], &["--faults"]].concat(), &["ready after"]);
     fault_table::sample(&cluster, &plugin);
     walk::until_no_volume(&cluster).await;
+    let removed = ["removed: DaemonSet hostloop/hostloop-fault-disks"];
+    plugin.succeeds(&install, &removed);
     plugin.succeeds(
         &["uninstall", "--yes", "--data"],
         &["removed", "--crds", kubelet_dir],

@@ -91,6 +91,31 @@ fn a_client_has_the_disks_of_its_server() {
 }
 
 #[test]
+fn a_namespace_has_half_of_the_memory() {
+    let rig = Rig::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("faults.sock");
+    let memory = 4 * FaultDisk::memory(0) as u64;
+    let mut client = connect(&Server::new(memory), &path);
+    let mut serve = |namespace: &str| {
+        let image = rig.image();
+        client.serve_in(namespace, &name(), &image, 0, &Settings::default())
+    };
+    let _first = serve("a").unwrap();
+    let second = serve("a").unwrap();
+    let refused = serve("a").unwrap_err().to_string();
+    assert!(refused.contains("namespace a has 0 left"), "{refused}");
+    let _other = serve("b").unwrap();
+    drop(second);
+    // It ends once the kernel has let its file go.
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = serve("a").map(drop) {
+        assert!(Instant::now() < end, "{error}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+}
+
+#[test]
 fn a_mistake_ends_no_connection() {
     let rig = Rig::new();
     let dir = tempfile::tempdir().unwrap();
