@@ -178,7 +178,7 @@ fn group(volumes: &[String]) -> csi::CreateVolumeGroupSnapshotRequest {
 
 /// Makes a volume one that is on a fault disk.
 fn put_on_fault_disk(bench: &Bench, volume: &str) {
-    let disk = FaultDiskRecord::default();
+    let disk = Box::new(FaultDiskRecord::default());
     bench.update(volume.parse().unwrap(), |record| {
         record.fault_disk = Some(disk)
     });
