@@ -225,7 +225,7 @@ fn rules_and_limits_change_while_a_disk_is_in_use() {
     let fails = Settings {
         rules: vec![Rule {
             operations: vec![Operation::Write],
-            bytes: Some(0..4096),
+            bytes: Some(vec![0..2048, 2048..4096]),
             share: 1.0,
             effect: Effect::Fail(DiskError::NoSpace),
         }],
