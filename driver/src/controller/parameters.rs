@@ -173,7 +173,8 @@ pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Inv
         let why = "is for volumes on fault disks: set faultDisk, too";
         return Err(invalid(field("parameters", FAULT_DISK_CACHE), why));
     }
-    let is_of_fault_disks = class.fault.is_some_and(|it| it.kind.is_of_fault_disks());
+    let fault = class.fault.as_ref();
+    let is_of_fault_disks = fault.is_some_and(|it| it.kind.is_of_fault_disks());
     if is_of_fault_disks && !class.fault_disk {
         let why = "is a fault of volumes on fault disks: set faultDisk, too";
         return Err(invalid(field("parameters", CLASS_PARAMETER), why));
