@@ -41,6 +41,17 @@ pub(crate) enum DiskPresence {
     Gone,
 }
 
+/// Disks that are held: none of them reads or writes. They go on once this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldDisks(Client);
+
+impl HeldDisks {
+    /// The disks go on. Fails if they have not been held until now.
+    pub(crate) fn release(mut self) -> Result<()> {
+        self.0.release()
+    }
+}
+
 /// The client of the server of this node's fault disks.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultDisks {
@@ -118,6 +129,14 @@ impl FaultDisks {
         }
         let cut = client.cut_power(BTreeSet::from([name]), loss, seed);
         cut.map(drop)
+    }
+
+    /// Holds all I/O of the disks of volumes from one instant on, for no longer than this.
+    pub(crate) fn hold(&self, ids: &[VolumeId], longest: Duration) -> Result<HeldDisks> {
+        let mut client = Client::connect(&self.socket)?;
+        let names = ids.iter().map(VolumeId::to_string).collect();
+        client.hold(names, longest)?;
+        Ok(HeldDisks(client))
     }
 
     /// Makes the disk of a volume as large as its image.

@@ -125,6 +125,24 @@ impl Client {
         }
     }
 
+    /// Holds all I/O of these disks from one instant on, until [`Client::release`] or the end of this
+    /// client, and for no longer than this.
+    pub fn hold(&mut self, names: BTreeSet<String>, longest: Duration) -> Result<()> {
+        let request = Request::Hold {
+            names,
+            longest_millis: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        };
+        match self.call(&request, None)? {
+            (Answer::Held, _) => Ok(()),
+            (answer, _) => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Ends the hold. Fails if it has not lasted until now.
+    pub fn release(&mut self) -> Result<()> {
+        self.done(&Request::Release)
+    }
+
     /// Waits until a disk has ended, after its loop device is detached. Only then the image has all
     /// that was written to it.
     pub fn end(&mut self, name: &str) -> Result<()> {

@@ -9,20 +9,26 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
 use crate::client::Client;
-use crate::fault_disk::{FaultDisk, cut_power};
+use crate::fault_disk::{self, FaultDisk, cut_power};
 use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
 use crate::{Error, Result, Settings, memory_share, socket};
 
 /// How long a request waits for the end of a disk.
 const LONGEST_END: Duration = Duration::from_secs(5);
+
+/// How long a request waits for the operations under way of the disks that are to be held.
+const LONGEST_STOP: Duration = Duration::from_secs(10);
+
+/// The longest time that disks are held: sync(2) of the whole node waits for them.
+const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// The most connections: the driver has one for each call.
 const MOST_CONNECTIONS: usize = 32;
@@ -107,7 +113,8 @@ impl Server {
                 }
             };
             let (request, image) = received;
-            let answered = self.answer(request, image.map(File::from));
+            let image = image.map(File::from);
+            let answered = self.answer(connection, &mut buffer, request, image);
             let (answer, file) = match answered {
                 Ok(answered) => answered,
                 Err(Error::NotFound(name)) => (Answer::NotFound(name), None),
@@ -121,7 +128,13 @@ impl Server {
         }
     }
 
-    fn answer(&self, request: Request, image: Option<File>) -> Result<(Answer, Option<File>)> {
+    fn answer(
+        &self,
+        connection: &OwnedFd,
+        buffer: &mut Vec<u8>,
+        request: Request,
+        image: Option<File>,
+    ) -> Result<(Answer, Option<File>)> {
         match request {
             Request::Serve {
                 name,
@@ -140,6 +153,14 @@ impl Server {
             Request::CutPower { names, loss, seed } => {
                 return Ok((Answer::Cut(self.cut_power(&names, loss, seed)?), None));
             }
+            Request::Hold {
+                names,
+                longest_millis,
+            } => {
+                let longest = Duration::from_millis(longest_millis);
+                return self.hold(connection, buffer, &names, longest);
+            }
+            Request::Release => return Err(Error::invalid("release", "no disk is held")),
             Request::End { name } => self.end(&name)?,
             Request::State { name } => return Ok((Answer::State(self.state(&name)?), None)),
             Request::List => return Ok((Answer::Disks(self.list()), None)),
@@ -219,6 +240,32 @@ impl Server {
             tracing::warn!(disk = name, unflushed, lost, torn, seed, "power is cut");
         }
         Ok(reports)
+    }
+
+    /// Holds disks for the client of a connection, and returns the answer to the message that ends
+    /// this.
+    fn hold(
+        &self,
+        connection: &OwnedFd,
+        buffer: &mut Vec<u8>,
+        names: &BTreeSet<String>,
+        longest: Duration,
+    ) -> Result<(Answer, Option<File>)> {
+        let disks: Result<Vec<_>> = names.iter().map(|name| self.disk(name)).collect();
+        let (disks, longest) = (disks?, longest.min(LONGEST_HOLD));
+        let answer = socket::encode(&Answer::Held)?;
+        let held = fault_disk::hold(&disks, Instant::now() + LONGEST_STOP, || {
+            socket::send_bytes(connection, &answer, None)?;
+            socket::wait(connection, longest)
+        })?;
+        let has_lasted = held.map_err(|e| Error::system("to hold disks for a client", e))?;
+        tracing::info!(disks = ?names, has_lasted, "the disks were held");
+        match socket::receive::<Request>(connection, buffer)? {
+            Some((Request::Release, _)) if has_lasted => Ok((Answer::Done, None)),
+            Some((Request::Release, _)) => Err(Error::HeldTooLong(longest)),
+            Some(_) => Err(Error::invalid("hold", "it ends by another request")),
+            None => Err(Error::Message("the client has ended".to_owned())),
+        }
     }
 
     /// Waits until nothing uses a disk any more. A disk that is unknown has ended.

@@ -198,6 +198,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
         over: false,
         limit: None,
         file: None,
+        ranges: Vec::new(),
     };
     rig.site
         .pools()

@@ -21,6 +21,9 @@ use super::Rig;
 use crate::testkit::*;
 use crate::tools::{command, until};
 
+mod files;
+mod groups;
+
 /// The process that serves fault disks. Dropping it kills it.
 struct DiskServer(Child);
 
