@@ -11,7 +11,7 @@ use crate::{PATIENCE, loop_devices, walk};
 
 mod rows;
 
-use rows::{Heals, ROWS, Row, Seen, WRITE, row};
+use rows::{Heals, ROWS, Row, Seen, WRITE, disk_row, row};
 
 /// Writes a line and some blocks, which no filesystem keeps among its metadata.
 const PREPARE: &str = "echo synced >/data/file && sync /data/file && \
@@ -19,7 +19,31 @@ const PREPARE: &str = "echo synced >/data/file && sync /data/file && \
 /// Writes a file that has to have blocks behind the first 64 MiB of the disk.
 const PREPARE_LARGE: &str = "dd if=/dev/zero of=/data/large bs=1M count=200 conv=fsync";
 
-/// All rows. The driver is installed with `--faults`, and the pool has room for their claims, 9 GiB.
+/// A class of volumes on fault disks for each filesystem.
+pub fn disk_classes() -> String {
+    ["ext4", "xfs", "btrfs"].map(disk_class).join("---\n")
+}
+
+/// The write caches take little of the memory that the disks of a node have.
+fn disk_class(fs: &str) -> String {
+    format!(
+        "\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {{name: fault-disk-{fs}}}
+provisioner: hostloop.csi.dev
+volumeBindingMode: WaitForFirstConsumer
+allowVolumeExpansion: true
+parameters:
+  faultDisk: 'true'
+  faultDiskCache: '2097152'
+  csi.storage.k8s.io/fstype: {fs}
+"
+    )
+}
+
+/// All rows. The driver is installed with `--faults`, [`disk_classes`] are there, and the pool has room
+/// for the claims, 16 GiB.
 pub fn all(cluster: &Cluster, plugin: &Plugin<'_>) {
     run(cluster, plugin, &ROWS);
 }
@@ -44,16 +68,23 @@ fn run(cluster: &Cluster, plugin: &Plugin<'_>, rows: &[Row]) {
 impl Row {
     /// The name of its claim and pod.
     fn name(&self) -> String {
-        format!("{}-{}", self.word(), self.fs)
+        let fault = self.fault.replace([',', '='], "-").to_lowercase();
+        let disk = if self.on_fault_disk { "disk-" } else { "" };
+        format!("{disk}{fault}-{}", self.fs)
     }
 
     /// The word of the fault.
     fn word(&self) -> &'static str {
-        self.fault.split('=').next().unwrap_or_default()
+        self.fault.split([',', '=']).next().unwrap_or_default()
     }
 
     fn objects(&self) -> String {
-        let class = format!("storageClassName: hostloop-{}", self.fs);
+        let kind = if self.on_fault_disk {
+            "fault-disk"
+        } else {
+            "hostloop"
+        };
+        let class = format!("storageClassName: {kind}-{}", self.fs);
         walk::claim_and_pod(&self.name(), &[&class])
     }
 
@@ -68,12 +99,21 @@ impl Row {
         match self.seen {
             Seen::Nothing => self.is_refused(plugin),
             Seen::Waits => self.waits(cluster, plugin),
+            Seen::Takes(command, least) => {
+                self.begins(plugin);
+                let began = Instant::now();
+                self.can(cluster, command);
+                let took = began.elapsed();
+                assert!(took >= least, "{name}: {took:?}");
+                self.is_shown(cluster, plugin);
+                self.ends(plugin);
+            }
             Seen::Fails(command, words) => {
                 self.begins(plugin);
                 let why = self.sh(cluster, command).expect_err(&name);
                 assert!(words.iter().any(|word| why.contains(word)), "{name}: {why}");
-                // The cut of a btrfs, which goes on running, is over at once.
-                if (self.word(), self.fs) != ("powercut", "btrfs") {
+                // The cut of a btrfs, which goes on running, is over at once. A disk stays cut.
+                if (self.fault, self.fs) != ("powercut", "btrfs") {
                     self.is_shown(cluster, plugin);
                 }
                 self.ends(plugin);
@@ -193,7 +233,10 @@ pub fn changes_under_faults(cluster: &Cluster, plugin: &Plugin<'_>) {
         "readonly",
         "full",
     ];
+    let of_disks = ["eio", "enospc,op=write", "slow=500ms", "powercut,loss=all"];
     let rows = faults.map(|fault| row(fault, "ext4", Seen::Nothing, Heals::Perhaps));
+    let more = of_disks.map(|fault| disk_row(fault, "ext4", Seen::Nothing, Heals::Perhaps));
+    let rows = [&rows[..], &more].concat();
     for row in &rows {
         cluster.apply(&row.objects());
     }
@@ -305,10 +348,11 @@ pub fn until_unstaged(cluster: &Cluster, claim: &str) {
     let volume = ["get", "pvc", claim, "--output=jsonpath={.spec.volumeName}"];
     let volume = format!("pv/{}", cluster.kubectl(&volume));
     let handle = "--output=jsonpath={.spec.csi.volumeHandle}";
-    let image = format!("/{}/", cluster.kubectl(&["get", &volume, handle]));
+    // The path of an image has it in the middle, and that of a fault disk at its end.
+    let name = format!("/{}", cluster.kubectl(&["get", &volume, handle]));
     until(claim, || {
         let attached = loop_devices::all();
-        match attached.iter().find(|one| one.backing.contains(&image)) {
+        match attached.iter().find(|one| one.backing.contains(&name)) {
             Some(one) => Err(format!("a loop device is over {}", one.backing)),
             None => Ok(()),
         }
