@@ -23,7 +23,7 @@ pub(crate) fn figures() -> Vec<Figure> {
     let socket = scratch.path().join("proxy.sock");
     let (mut added, mut direct) = (Vec::new(), Vec::new());
     runtime.block_on(async {
-        let _proxy = Process::proxy(scratch.path(), &driver.endpoint(), &socket).await;
+        let _proxy = Process::proxy(scratch.path(), &driver.endpoint(), &socket, None).await;
         let (through, past) = (Csi::connect(&socket).await, driver.csi().await);
         // The first round warms both up. It is not counted.
         for round in 0..=ROUNDS {
