@@ -14,6 +14,7 @@ use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::power_cut::Loss;
 use hostloop_fault_disk::{Error, Result, Settings};
 
+use crate::record::VolumeRecord;
 use crate::record::id::VolumeId;
 
 #[cfg(test)]
@@ -163,6 +164,11 @@ impl FaultDisks {
             Err(Error::NotFound(_)) => Ok(DiskPresence::Gone),
             Err(error) => Err(error),
         }
+    }
+
+    /// True if the power of the disk of a volume was cut, as far as the server can be asked.
+    pub(crate) fn is_cut(&self, volume: &VolumeRecord) -> bool {
+        volume.fault_disk.is_some() && matches!(self.state(volume.id), Ok(DiskPresence::Cut))
     }
 
     /// `None` without a server. Its disks have ended with it.

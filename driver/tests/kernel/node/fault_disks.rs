@@ -11,6 +11,8 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::claim_faults::FaultState;
 use hostloop_driver::faults;
 use hostloop_driver::inspect::fsck::examine;
+use hostloop_driver::inspect::inventory::Survey;
+use hostloop_driver::inspect::status::report_of;
 use hostloop_driver::kernel::{FsType, forget_stand_in, image_of, loop_path, stand_in};
 use hostloop_driver::storage::{Access, FaultDiskRecord, NewVolume, Source, VolumeId};
 use hostloop_fault_disk::client::Client;
@@ -454,6 +456,10 @@ fn a_power_cut_of_the_disk_loses_its_write_cache() {
     assert!(write_block(&device, 7).is_err());
     assert_eq!(rig.reasons(id), ["FaultInjected"]);
     assert_eq!(ask(&rig, id, cut), FaultState::Over);
+    // The status says so, too, though there is no filesystem that does.
+    let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
+    let shown = report_of(&survey).volumes.remove(0).fault.unwrap();
+    assert_eq!(shown.state, "stopped");
     drop(device);
     let refused = rig.stage(id, "b", &block()).unwrap_err();
     assert!(refused.to_string().contains("power cut"), "{refused}");
