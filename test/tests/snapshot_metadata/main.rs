@@ -8,6 +8,7 @@
 mod backup;
 mod listing;
 mod site;
+mod velero;
 mod volume;
 
 use std::path::Path;
@@ -76,6 +77,7 @@ async fn a_backup_tool_reads_changed_blocks() {
     bases_are_checked(&site, &handles[1], &of_files);
     deleted_bases(&site, &handles, &changed).await;
     pods_come_and_go(&site, &handles[1], &changed).await;
+    velero::asks_from_its_own_namespace(&block).await;
 
     for snapshot in ["block-2", "files-1", "files-2"] {
         let delete = ["delete", "volumesnapshot", snapshot, "--timeout=300s"];

@@ -131,7 +131,8 @@ impl Site {
         self.tool_as(&self.cluster.kubeconfig(), arguments)
     }
 
-    fn tool_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String, String> {
+    /// Runs the backup tool as this account. Of two namespaces, the last counts.
+    pub(crate) fn tool_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String, String> {
         let hosts = self.dir.path().join("hosts");
         let client = tools::snapshot_metadata_client();
         let words = [
