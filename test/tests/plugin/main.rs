@@ -10,10 +10,9 @@ use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use hostloop_test::{deployed, fault_table, walk};
+use hostloop_test::{changed_blocks, deployed, fault_table, walk};
 use serde_json::Value;
 
-mod changed_blocks;
 mod checks;
 mod completion;
 mod page;

@@ -1,30 +1,35 @@
-//! Changed blocks, a sample: the first backup of a volume, one of what has changed, and the restored
-//! bytes. The step `snapshot-metadata` has the rest, with the client of external-snapshot-metadata.
+//! Changed blocks on a cluster, a sample: the first backup of a volume, one of what has changed, and the
+//! restored bytes. The step `snapshot-metadata` has the rest, with the client of
+//! external-snapshot-metadata.
 
 use std::path::Path;
 
-use hostloop_test::cluster::{Cluster, pod};
-use hostloop_test::front::fields::list;
-use hostloop_test::machine::{self, text};
-use hostloop_test::plugin::Plugin;
 use serde_json::{Value, json};
+
+use crate::cluster::{Cluster, pod};
+use crate::fault_table::until;
+use crate::front::fields::list;
+use crate::machine::{self, text};
+use crate::plugin::Plugin;
 
 /// The names of the claim, and of the one that is restored.
 const CLAIM: &str = "blocks";
 const RESTORED: &str = "blocks-again";
 /// A piece of the volume, in bytes.
 const PIECE: u64 = 16 << 10;
+/// The object with the address of the service.
 const OBJECT: &str = "snapshotmetadataservices/hostloop.csi.dev";
 
-/// The driver is installed with `--snapshot-metadata`. `pool` has its files, which share blocks.
-pub(crate) fn sample(cluster: &Cluster, plugin: &Plugin<'_>, pool: &Path, dir: &Path) {
+/// The driver is installed with `--snapshot-metadata`. `pool` has its files, and `dir` gets those of the
+/// test.
+pub fn sample(cluster: &Cluster, plugin: &Plugin<'_>, pool: &Path, dir: &Path) {
     let account = machine::root().join("deploy/examples/backup-client.yaml");
     cluster.kubectl(&["apply", "-f", text(&account)]);
     cluster.kubectl(&["create", "serviceaccount", "stranger"]);
     let objects = claim_and_pod();
     cluster.apply(&objects);
     cluster.pod_ready("default", CLAIM);
-    cluster.kubectl(&["wait", "--for=create", OBJECT, "--timeout=300s"]);
+    until(OBJECT, || cluster.try_kubectl(&["get", OBJECT]).map(drop));
 
     write(cluster, 0, 32);
     write(cluster, 2048, 32);
