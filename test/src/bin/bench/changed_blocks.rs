@@ -1,6 +1,8 @@
 //! A backup of what has changed in 1 % of a sparse volume: against one that reads all of the volume, as
 //! without a list of the changed blocks, and against one with the Go host-path driver, which reads both
-//! snapshots to make the list. Ours also has the base deleted by then.
+//! snapshots to make the list. Ours also has the base deleted by then. And the memory for a long list.
+
+mod memory;
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
@@ -73,6 +75,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
         .into_iter()
         .flat_map(|kind| against_all(runtime, kind))
         .collect();
+    figures.push(memory::figure(runtime));
     if std::env::var_os("HOSTLOOP_HOST_PATH").is_some() {
         figures.extend(against_host_path(runtime));
     } else {
