@@ -116,6 +116,11 @@ impl Site {
         *self.controller.lock() = SocketAddr::new(found, POD_PORT);
     }
 
+    /// Where the service answers.
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.controller.lock()
+    }
+
     /// A directory for the test's own files.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
