@@ -75,7 +75,7 @@ pub(super) fn figure(runtime: &Runtime) -> Figure {
 }
 
 /// Writes one block, and shares it with the beginning of each other part: half of the image becomes
-/// the other half, ever again.
+/// the other half, again and again.
 fn sow(image: &Path) {
     let file = File::options().write(true).open(image);
     let file = file.expect("the volume has an image");
@@ -89,7 +89,7 @@ fn sow(image: &Path) {
         .collect();
     let mut words: Vec<&str> = Vec::new();
     for command in &commands {
-        words.extend(["-c", command]);
+        words.extend(["-c", command.as_str()]);
     }
     words.push(text(image));
     machine::run("xfs_io", &words);
