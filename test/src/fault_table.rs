@@ -360,7 +360,7 @@ pub fn until_unstaged(cluster: &Cluster, claim: &str) {
 }
 
 /// Looks once a second until there is nothing left to say. Threads of their own wait here.
-fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+pub(crate) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let started = Instant::now();
     while let Err(seen) = look() {
         assert!(
