@@ -107,7 +107,7 @@ check_names() {
         [ -z "$renamed" ] || die "the component csi-hostpath is chosen twice: leave one out"
         renamed='the component csi-hostpath'
         ;;
-      place-claims | alerts | snapshot-metadata)
+      place-claims | alerts | snapshot-metadata | shared-kernel)
         [ "$all" = "${all/ csi-hostpath /}" ] ||
           die "the component $component does not go with csi-hostpath: it has hostloop's own names." \
             "Leave one out"

@@ -29,6 +29,17 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
     let monitoring = json!({"podMonitor": {"enabled": true}, "prometheusRule": {"enabled": true}});
     let controllers = "*,-health";
     let snapshots = json!({"snapshotController": true});
+    let names = ["kind-control-plane", "kind-worker"].map(str::to_owned);
+    let further = (2..16).map(|n| format!("kind-worker{n}"));
+    let names: Vec<String> = names.into_iter().chain(further).collect();
+    let shared_class = |filesystem: &str| json!({"parameters": {"csi.storage.k8s.io/fstype": filesystem, "reach": "kernel"}});
+    let shared = json!({
+        "attach": true,
+        "snapshotController": true,
+        "pools": pool("/var/lib/hostloop", &["image=20Gi"]),
+        "sharedKernels": {"kernel": names},
+        "classes": {"hostloop-shared-ext4": shared_class("ext4"), "hostloop-shared-xfs": shared_class("xfs")},
+    });
     vec![
         ("the defaults", json!({}), vec![]),
         (
@@ -46,6 +57,7 @@ fn cases() -> Vec<(&'static str, Value, Vec<&'static str>)> {
             json!({"faults": true}),
             vec!["--component", "faults"],
         ),
+        ("sharedKernels", shared, vec!["--overlay", "kind-shared"]),
         (
             "snapshotMetadata",
             json!({"snapshotMetadata": true}),

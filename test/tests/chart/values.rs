@@ -18,6 +18,22 @@ fn a_mistake_is_an_error_that_names_the_value() {
         (json!({"driverName": "A.b"}), "driverName"),
         (json!({"attach": "yes"}), "attach"),
         (json!({"faults": {"enabled": true}}), "faults"),
+        (
+            json!({"sharedKernels": {"kernel": ["a", "b"]}}),
+            "set attach: true",
+        ),
+        (
+            json!({"attach": true, "sharedKernels": {"k": ["a"], "l": ["b", "a"]}}),
+            "named twice: a, b, a",
+        ),
+        (
+            json!({"attach": true, "sharedKernels": {"kernel": "a b"}}),
+            "sharedKernels",
+        ),
+        (
+            json!({"attach": true, "sharedKernels": {"Kernel": ["a"]}}),
+            "sharedKernels",
+        ),
         (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),
         (json!({"image": {"digest": "0123"}}), "digest"),

@@ -57,11 +57,31 @@ hostloop-{{ required "driverName is missing: after an upgrade from a chart witho
 {{- end }}
 {{- end }}
 
-{{/* As components/faults has it. */}}
+{{/* As components/faults and components/shared-kernel have them. */}}
 {{- define "hostloop.nodeVariables" }}
 {{- if .Values.faults }}
         - name: HOSTLOOP_ENABLE_FAULTS
           value: "true"
+{{- end }}
+{{- if .Values.sharedKernels }}
+        - name: HOSTLOOP_KERNELS
+          value: /etc/hostloop/kernels
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.kernelMounts" }}
+{{- if .Values.sharedKernels }}
+        - mountPath: /etc/hostloop/kernels
+          name: kernels
+          readOnly: true
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.kernelVolumes" }}
+{{- if .Values.sharedKernels }}
+      - configMap:
+          name: hostloop-kernels
+        name: kernels
 {{- end }}
 {{- end }}
 
