@@ -18,12 +18,14 @@ mod decide;
 mod kubelet;
 mod progress;
 mod report;
+mod shared;
 mod snapshots;
 mod survey;
 mod unrequested;
 mod wait;
 
 use decide::InstallPlan;
+use shared::{SharedError, SharedNodes};
 use survey::Survey;
 
 /// The namespace of the embedded objects.
@@ -43,6 +45,9 @@ Examples:
   Print what would be applied to this cluster, or what a cluster unknown so far would get:
     kubectl hostloop install --dry-run
     kubectl hostloop install --dry-run=client
+
+  Into kind, with volumes that all of its nodes can use:
+    kubectl hostloop install --shared
 
 Without --kubelet-dir, --pool and --default-class, an installed hostloop keeps what it has.";
 
@@ -72,6 +77,18 @@ pub struct Args {
     /// Attach volumes before they are staged: the complete CSI lifecycle, but slower
     #[arg(long)]
     pub attach: bool,
+
+    /// Let volumes follow their pods among nodes that are containers over one kernel, and let these use
+    /// a volume at once. This implies --attach [default nodes: all of kind and minikube]
+    #[arg(
+        long,
+        value_name = "NODE,...",
+        num_args = 0..=1,
+        require_equals = true,
+        default_missing_value = "",
+        value_parser = shared::nodes
+    )]
+    pub shared: Option<SharedNodes>,
 
     /// Let volumes fail on request, for clusters that test software: by an annotation of their claims
     #[arg(long)]
@@ -179,6 +196,9 @@ pub enum Error {
     /// Helm installed hostloop.
     #[error("Helm release {0} has installed hostloop: change it by `helm upgrade {0}`")]
     Helm(String),
+    /// It is not known which nodes share a kernel, or volumes need that they do.
+    #[error(transparent)]
+    Shared(#[from] SharedError),
     /// An object of another owner is in the way.
     #[error(
         "{object} exists and is not hostloop's: {message}; rename or delete it, then install again"
@@ -242,6 +262,13 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
             terminal::print(&[line])?;
         }
     }
+    shared::refuse_in_use(
+        plan.settings.kernels.as_ref(),
+        &survey,
+        &cluster,
+        &mut objects,
+    )
+    .await?;
     unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     for line in &fitted.left_out {

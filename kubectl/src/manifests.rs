@@ -21,7 +21,8 @@ pub(super) use component::Component;
 pub(super) use fields::field;
 pub(super) use server::{Fitted, Version, fit};
 pub(super) use settings::{
-    Class, DEFAULT_CLASS, Installed, Pool, Settings, Snapshots, base_image, repository, usual_pools,
+    Class, DEFAULT_CLASS, Installed, KERNELS, Kernels, Pool, Settings, Snapshots, base_image,
+    repository, usual_pools,
 };
 
 /// The field manager of what `install` applies.

@@ -1,6 +1,6 @@
 //! The objects that the API server has about the driver's volumes.
 
-use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA};
+use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA, REACH, REACH_KERNEL};
 use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::quantity;
 use k8s_openapi::api::core::v1::{
@@ -165,6 +165,15 @@ pub(super) fn provisioner(claim: &PersistentVolumeClaim) -> Option<&str> {
 pub(super) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
     let csi = volume.spec.as_ref()?.csi.as_ref()?;
     (csi.driver == driver).then_some(&*csi.volume_handle)
+}
+
+/// True if all nodes that share a kernel with the volume's own can use it.
+pub(super) fn is_shared(volume: &PersistentVolume) -> bool {
+    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+    let attributes = csi.and_then(|csi| csi.volume_attributes.as_ref());
+    attributes
+        .and_then(|attributes| attributes.get(REACH))
+        .is_some_and(|reach| reach == REACH_KERNEL)
 }
 
 /// The name of the PersistentVolume that a claim is bound to, or asks for.

@@ -3,6 +3,7 @@
 use hostloop_report::flags::DRIVER_NAME;
 use serde_json::Value;
 
+use super::shared;
 use super::snapshots::{self, Definitions};
 use super::survey::Survey;
 use super::{Args, Error};
@@ -39,9 +40,17 @@ impl InstallPlan {
             check_driver(driver, installed.driver_name.as_deref())?;
             check_pools(&args.pools, installed)?;
         }
-        if let Some(required) = survey.and_then(|survey| survey.attach_required) {
-            check_attach(driver, args.attach, required)?;
+        let attach = args.attach || args.shared.is_some();
+        if let Some(survey) = survey
+            && let Some(required) = survey.attach_required
+        {
+            check_attach(driver, attach, required, survey.kernels.is_some())?;
         }
+        let kernels = args
+            .shared
+            .as_ref()
+            .map(|requested| shared::decide(requested, survey))
+            .transpose()?;
         let snapshots = snapshots::decide(args.snapshot_controller, survey.map(|s| &s.snapshots));
         let mut crds = snapshots.definitions;
         if args.snapshot_metadata {
@@ -74,7 +83,8 @@ impl InstallPlan {
                 .map(|found| found.directory.clone())
                 .or_else(|| args.kubelet_dir.clone()),
             pools: pools(args, survey),
-            attach: args.attach,
+            attach,
+            kernels,
             faults: args.faults,
             snapshot_metadata: args.snapshot_metadata,
             snapshots: snapshots.snapshots,
@@ -173,11 +183,12 @@ fn check_pools(chosen: &[Pool], installed: &Installed) -> Result<(), Error> {
     Err(Error::UnreadPools { found })
 }
 
-fn check_attach(driver: &str, requested: bool, installed: bool) -> Result<(), Error> {
-    let keep = if installed {
-        "add --attach"
-    } else {
-        "leave --attach out"
+/// `shared`: nodes share a kernel now.
+fn check_attach(driver: &str, requested: bool, installed: bool, shared: bool) -> Result<(), Error> {
+    let keep = match (installed, shared) {
+        (true, true) => "add --shared",
+        (true, false) => "add --attach",
+        (false, _) => "leave --attach and --shared out",
     };
     if requested == installed {
         Ok(())
@@ -263,13 +274,14 @@ mod tests {
 
     #[test]
     fn attach_required_stays() {
-        for (requested, installed, keep) in [
-            (true, true, None),
-            (false, false, None),
-            (true, false, Some("leave --attach out")),
-            (false, true, Some("add --attach")),
+        for (requested, installed, shared, keep) in [
+            (true, true, false, None),
+            (false, false, false, None),
+            (true, false, false, Some("leave --attach and --shared out")),
+            (false, true, false, Some("add --attach")),
+            (false, true, true, Some("add --shared")),
         ] {
-            let error = check_attach("d", requested, installed)
+            let error = check_attach("d", requested, installed, shared)
                 .err()
                 .map(|error| error.to_string());
             assert_eq!(error.is_some(), keep.is_some());

@@ -40,6 +40,9 @@ pub(super) fn lines(plan: &InstallPlan, survey: &Survey) -> Vec<String> {
     if let Some(name) = &plan.settings.driver_name {
         lines.push(fact("Driver", name.clone()));
     }
+    for (kernel, nodes) in plan.settings.kernels.iter().flatten() {
+        lines.push(fact("Sharing", format!("{kernel}: {nodes}")));
+    }
     if let Some(class) = plan.settings.default_class {
         lines.push(fact("Default", format!("StorageClass {}", class.name())));
     }

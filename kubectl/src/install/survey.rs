@@ -10,7 +10,7 @@ use super::snapshots::{Definition, SnapshotApi};
 use super::{Error, kubelet};
 use crate::api::{Call, Objects, timely};
 use crate::distribution::Distribution;
-use crate::manifests::{self, DEFAULT_CLASS, Installed, ObjectKey, Version};
+use crate::manifests::{self, DEFAULT_CLASS, Installed, KERNELS, Kernels, ObjectKey, Version};
 use crate::{Cluster, SNAPSHOT_LEASE};
 
 /// The seconds for which a snapshot controller that does not renew its lease counts as running.
@@ -35,6 +35,8 @@ pub(super) struct Survey {
     pub(super) attach_required: Option<bool>,
     /// The cluster's default classes.
     pub(super) default_classes: Vec<String>,
+    /// The nodes that share a kernel; `None` if no object names them.
+    pub(super) kernels: Option<Kernels>,
 }
 
 impl Survey {
@@ -67,6 +69,8 @@ impl Survey {
         let classes: Vec<Value> = objects
             .list(("storage.k8s.io/v1", "StorageClass"), "", "")
             .await?;
+        let kernels_key = ObjectKey::new("v1", "ConfigMap", namespace, KERNELS);
+        let kernels = objects.get(&kernels_key).await?;
         Ok(Survey {
             context: cluster.context.clone().unwrap_or_default(),
             version,
@@ -79,6 +83,7 @@ impl Survey {
                 .map(|c| ObjectKey::of(c).name)
                 .collect(),
             attach_required: driver.map(|driver| driver["spec"]["attachRequired"] != false),
+            kernels: kernels.as_ref().map(shared_kernels),
             daemon_sets: daemon_sets
                 .iter()
                 .filter(|one| ObjectKey::of(one) != daemon_set_key)
@@ -133,6 +138,14 @@ async fn snapshots(
     Ok(found)
 }
 
+/// The kernels that a ConfigMap names, with their nodes.
+fn shared_kernels(config_map: &Value) -> Kernels {
+    let data = config_map["data"].as_object().into_iter().flatten();
+    let texts =
+        data.filter_map(|(kernel, nodes)| Some((kernel.clone(), nodes.as_str()?.to_owned())));
+    texts.collect()
+}
+
 /// The Deployments of snapshot controllers. Distributions put words before the name.
 fn controllers(deployments: &[Value]) -> Vec<String> {
     let keys = deployments.iter().map(ObjectKey::of);
@@ -176,6 +189,14 @@ mod tests {
                 "Deployment kube-system/rke2-snapshot-controller"
             ]
         );
+    }
+
+    #[test]
+    fn nodes_of_kernels_are_texts() {
+        let found = shared_kernels(&json!({"data": {"kernel": "a b", "odd": 1}}));
+        let expected = Kernels::from([("kernel".to_owned(), "a b".to_owned())]);
+        assert_eq!(found, expected);
+        assert_eq!(shared_kernels(&json!({})), Kernels::new());
     }
 
     #[test]

@@ -47,6 +47,13 @@ async fn install_as(driver: &str, server: &FakeApi, flags: &str) -> Result<apply
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
     let plan = InstallPlan::decide(&args(flags), driver, Some(&survey))?;
+    shared::refuse_in_use(
+        plan.settings.kernels.as_ref(),
+        &survey,
+        &cluster,
+        &mut objects,
+    )
+    .await?;
     unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     let counts = apply::apply(&plan, fitted.objects, &mut objects).await?;
@@ -186,6 +193,44 @@ async fn a_second_installation_changes_nothing() {
     }
 }
 
+/// A node that is stopped has no Node object for a time, and keeps its place.
+#[tokio::test]
+async fn the_nodes_of_kind_share_a_kernel() {
+    let server = FakeApi::default();
+    server.put(node("kind://docker/kind/n1"));
+    let names = || {
+        let maps = server.all("configmaps");
+        let found = maps
+            .iter()
+            .find(|map| map["metadata"]["name"] == "hostloop-kernels");
+        found.map(|map| map["data"].clone())
+    };
+    install(&server, "--shared").await.unwrap();
+    assert_eq!(names(), Some(json!({"kernel": "n1"})));
+    install(&server, "--shared=n2").await.unwrap();
+    assert_eq!(names(), Some(json!({"kernel": "n1 n2"})));
+    let counts = install(&server, "--shared").await.unwrap();
+    assert_eq!((counts.created, counts.changed), (0, 0));
+    assert_eq!(names(), Some(json!({"kernel": "n1 n2"})));
+    let drivers = server.all("csidrivers");
+    assert_eq!(drivers[0]["spec"]["attachRequired"], true);
+
+    let error = install(&server, "").await.unwrap_err().to_string();
+    has(&error, &["To keep it, add --shared."]);
+    server.put(json!({"apiVersion": "v1", "kind": "PersistentVolume",
+        "metadata": {"name": "hostloop-1"}, "spec": {"csi": {"driver": DRIVER_NAME,
+            "volumeHandle": "v", "volumeAttributes": {"reach": "kernel"}}}}));
+    let error = install(&server, "--attach").await.unwrap_err().to_string();
+    has(&error, &["\n  hostloop-1\n", "or add --shared"]);
+    assert_eq!(names(), Some(json!({"kernel": "n1 n2"})));
+
+    server.take("/persistentvolumes/hostloop-1");
+    install(&server, "--attach").await.unwrap();
+    assert_eq!(names(), None);
+    let classes = server.all("storageclasses");
+    assert_eq!(classes.len(), 4);
+}
+
 /// What the controller keeps stays, so that backup tools can go on once it is asked for again.
 #[tokio::test]
 async fn components_that_are_not_asked_for_go() {
@@ -306,7 +351,19 @@ async fn what_cannot_be_installed_says_why() {
             36,
             driver(false),
             "--attach",
-            "To keep it, leave --attach out.",
+            "To keep it, leave --attach and --shared out.",
+        ),
+        (
+            36,
+            driver(false),
+            "--shared=n1",
+            "To keep it, leave --attach and --shared out.",
+        ),
+        (
+            36,
+            node(""),
+            "--shared",
+            "an unknown distribution does not say which nodes are containers",
         ),
         (36, helm, "", "helm upgrade store"),
         (

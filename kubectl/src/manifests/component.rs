@@ -46,6 +46,9 @@ impl Component {
     pub(crate) const MINIKUBE_POOL: Component = component!("overlays/minikube/pool-dir");
     /// The pool's directory on Talos' nodes.
     pub(crate) const TALOS_POOL: Component = component!("overlays/talos/pool-dir");
+    /// Volumes in reach of all nodes that share a kernel. It needs [`Component::ATTACH`].
+    pub(super) const SHARED_KERNEL: Component =
+        component!("components/shared-kernel", "kernels.yaml", "classes.yaml");
     pub(super) const REGISTRY: Component = component!("components/registry");
     pub(super) const SNAPSHOT_CLASS: Component =
         component!("components/snapshot-class", "class.yaml");
@@ -209,6 +212,7 @@ mod tests {
             ("pool-dir of minikube", Component::MINIKUBE_POOL, 0),
             ("pool-dir of Talos", Component::TALOS_POOL, 0),
             ("registry", Component::REGISTRY, 0),
+            ("shared-kernel", Component::SHARED_KERNEL, 3),
             ("snapshot-class", Component::SNAPSHOT_CLASS, 1),
             ("snapshot-controller", Component::SNAPSHOT_CONTROLLER, 4),
             ("snapshot-metadata", Component::SNAPSHOT_METADATA, 12),
@@ -235,6 +239,7 @@ mod tests {
             Component::SNAPSHOT_CLASS.apply(&mut objects);
             Component::GROUP_SNAPSHOT_CLASS.apply(&mut objects);
             Component::SNAPSHOT_METADATA.apply(&mut objects);
+            Component::SHARED_KERNEL.apply(&mut objects);
             Component::apply_driver_name(name, &mut objects);
             let text = serde_json::to_string(&objects).unwrap();
             for usual in ["\"hostloop.csi.dev\"", "'hostloop.csi.dev'"] {
@@ -244,7 +249,7 @@ mod tests {
             assert_eq!(text.matches(&leader_lease(name)).count(), 2);
             for (kind, path, count) in [
                 ("CSIDriver", "metadata.name", 1),
-                ("StorageClass", "provisioner", 4),
+                ("StorageClass", "provisioner", 6),
                 ("VolumeAttributesClass", "driverName", 3),
                 ("VolumeSnapshotClass", "driver", 1),
                 ("VolumeGroupSnapshotClass", "driver", 1),

@@ -1,6 +1,6 @@
 //! What a person can choose about the objects, and the objects for a choice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 
@@ -16,6 +16,12 @@ pub(crate) use pool::Pool;
 
 /// The annotation of the cluster's default StorageClass.
 pub(crate) const DEFAULT_CLASS: &str = "storageclass.kubernetes.io/is-default-class";
+
+/// The ConfigMap that says which nodes share a kernel.
+pub(crate) const KERNELS: &str = "hostloop-kernels";
+
+/// Its data: the names of a kernel's nodes, separated by blanks.
+pub(crate) type Kernels = BTreeMap<String, String>;
 
 /// The container of the DaemonSet, and its fields.
 const CONTAINER: &str = "spec.template.spec.containers.[name=hostloop]";
@@ -73,6 +79,8 @@ pub(crate) struct Settings {
     /// The base's pool if empty.
     pub(crate) pools: Vec<Pool>,
     pub(crate) attach: bool,
+    /// The nodes that share a kernel; `None` if volumes stay on their node. It goes with `attach`.
+    pub(crate) kernels: Option<Kernels>,
     /// Volumes fail on request.
     pub(crate) faults: bool,
     /// Backup tools read changed blocks.
@@ -93,6 +101,7 @@ impl Settings {
             (self.snapshots.group_class, Component::GROUP_SNAPSHOT_CLASS),
             (self.snapshots.controller, Component::SNAPSHOT_CONTROLLER),
             (self.attach, Component::ATTACH),
+            (self.kernels.is_some(), Component::SHARED_KERNEL),
             (self.faults, Component::FAULTS),
             (self.snapshot_metadata, Component::SNAPSHOT_METADATA),
             (
@@ -110,6 +119,7 @@ impl Settings {
         self.set_variables(&mut objects);
         Component::HOST_PATHS.apply(&mut objects);
         self.set_pools(&mut objects);
+        self.set_kernels(&mut objects);
         self.set_image(&mut objects);
         self.set_default_class(&mut objects);
         objects
@@ -118,9 +128,11 @@ impl Settings {
     }
 
     /// The objects of components that these settings do not ask for. What the controller keeps in
-    /// Secrets and ConfigMaps stays for the next time, and classes stay for the objects that name them.
+    /// Secrets and ConfigMaps stays for the next time, and classes of snapshots stay for the objects that
+    /// name them.
     pub(crate) fn unrequested(&self) -> Vec<ObjectKey> {
         let all = Settings {
+            kernels: Some(Kernels::new()),
             faults: true,
             snapshot_metadata: true,
             snapshots: Snapshots {
@@ -134,7 +146,9 @@ impl Settings {
         all.iter()
             .map(ObjectKey::of)
             .filter(|key| !requested.contains(key))
-            .filter(|key| !["Secret", "ConfigMap"].contains(&key.kind.as_str()))
+            .filter(|key| {
+                key.name == KERNELS || !["Secret", "ConfigMap"].contains(&key.kind.as_str())
+            })
             .collect()
     }
 
@@ -189,6 +203,17 @@ impl Settings {
             &self.pools,
             |name, path| json!({"name": name, "hostPath": {"path": path, "type": "DirectoryOrCreate"}}),
         );
+    }
+
+    fn set_kernels(&self, objects: &mut [Value]) {
+        let Some(kernels) = &self.kernels else {
+            return;
+        };
+        let object = objects
+            .iter_mut()
+            .find(|object| object["kind"] == "ConfigMap" && object["metadata"]["name"] == KERNELS)
+            .expect("the component has this object");
+        object["data"] = json!(kernels);
     }
 
     fn set_image(&self, objects: &mut [Value]) {

@@ -263,12 +263,14 @@ fn components_that_are_not_asked_for_are_known() {
         "ClusterRole hostloop-snapshot-controller",
         "ClusterRole hostloop-snapshot-metadata",
         "Service hostloop/hostloop-snapshot-metadata",
+        "ConfigMap hostloop/hostloop-kernels",
+        "StorageClass hostloop-shared-xfs",
     ] {
         assert!(unrequested.iter().any(|key| key == object), "{object}");
     }
     for kept in [
         "Secret ",
-        "ConfigMap ",
+        "ConfigMap hostloop/hostloop-snapshot",
         "VolumeSnapshotClass ",
         "Namespace ",
     ] {
@@ -276,6 +278,7 @@ fn components_that_are_not_asked_for_are_known() {
         assert_eq!(found, None);
     }
     let all = Settings {
+        kernels: Some(Kernels::new()),
         faults: true,
         snapshot_metadata: true,
         snapshots: Snapshots {
@@ -329,6 +332,35 @@ fn faults_are_a_variable() {
         let variable = field(&container, "env.[name=HOSTLOOP_ENABLE_FAULTS].value");
         assert_eq!(variable, faults.then_some(&json!("true")));
     }
+}
+
+#[test]
+fn nodes_that_share_a_kernel_are_an_object_in_the_drivers_pods() {
+    let kernels = Kernels::from([("kernel".to_owned(), "a b".to_owned())]);
+    let settings = Settings {
+        attach: true,
+        kernels: Some(kernels),
+        ..Settings::default()
+    };
+    let container = container(&settings);
+    for (path, value) in [
+        ("env.[name=HOSTLOOP_KERNELS].value", "/etc/hostloop/kernels"),
+        (
+            "volumeMounts.[name=kernels].mountPath",
+            "/etc/hostloop/kernels",
+        ),
+        ("env.[name=ATTACH].value", "true"),
+    ] {
+        assert_eq!(field(&container, path), Some(&json!(value)), "{path}");
+    }
+    let mut objects = settings.objects();
+    let volume = "spec.template.spec.volumes.[name=kernels].configMap.name";
+    let volume = field(daemon_set(&mut objects), volume).cloned();
+    assert_eq!(volume, Some(json!(KERNELS)));
+    let object = objects
+        .iter()
+        .find(|object| object["kind"] == "ConfigMap" && object["metadata"]["name"] == KERNELS);
+    assert_eq!(object.unwrap()["data"], json!({"kernel": "a b"}));
 }
 
 #[test]
