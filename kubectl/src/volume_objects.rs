@@ -3,6 +3,7 @@
 use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA, REACH, REACH_KERNEL};
 use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::quantity;
+use hostloop_report::status::VolumeReport;
 use k8s_openapi::api::core::v1::{
     Event, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, Volume,
 };
@@ -174,6 +175,19 @@ pub(super) fn is_shared(volume: &PersistentVolume) -> bool {
     attributes
         .and_then(|attributes| attributes.get(REACH))
         .is_some_and(|reach| reach == REACH_KERNEL)
+}
+
+/// True if such volumes are made of a class.
+pub(super) fn makes_shared(class: &StorageClass) -> bool {
+    let parameters = class.parameters.as_ref();
+    parameters
+        .and_then(|parameters| parameters.get(REACH))
+        .is_some_and(|reach| reach == REACH_KERNEL)
+}
+
+/// The same by the report of the node with its pool.
+pub(super) fn is_reported_shared(volume: &VolumeReport) -> bool {
+    volume.reach.as_deref() == Some(REACH_KERNEL)
 }
 
 /// The name of the PersistentVolume that a claim is bound to, or asks for.

@@ -15,6 +15,7 @@ mod nodes;
 mod policies;
 mod pools;
 mod server;
+mod shared;
 mod snapshots;
 mod stuck;
 
@@ -31,7 +32,7 @@ type Judge = fn(&Facts) -> Vec<Line>;
 
 /// Judges all facts, in the order in which a person would repair what is wrong.
 pub(super) fn decide(facts: &Facts) -> Vec<Section> {
-    let sections: [(&'static str, Judge); 12] = [
+    let sections: [(&'static str, Judge); 13] = [
         ("Kubernetes", server::lines),
         ("Snapshots", snapshots::lines),
         ("CSIDriver", csi_driver::lines),
@@ -41,6 +42,7 @@ pub(super) fn decide(facts: &Facts) -> Vec<Section> {
         ("Node pods", nodes::lines),
         ("Machines", machines::lines),
         ("Pools", pools::lines),
+        ("Shared kernels", shared::lines),
         ("Faults on request", faults::lines),
         ("Leader", leader::lines),
         ("Claims and attachments", stuck::lines),

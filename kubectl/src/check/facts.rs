@@ -13,7 +13,7 @@ use k8s_openapi::api::admissionregistration::v1::{
 };
 use k8s_openapi::api::apps::v1::{DaemonSet, Deployment};
 use k8s_openapi::api::coordination::v1::Lease;
-use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::api::core::v1::{ConfigMap, Node, Pod};
 use k8s_openapi::api::storage::v1::{CSIDriver, CSINode, StorageClass};
 use k8s_openapi::jiff::Timestamp;
 
@@ -63,6 +63,10 @@ pub(super) struct Facts {
     pub(super) pods: Fact<Vec<Pod>>,
     pub(super) nodes: Fact<Vec<Node>>,
     pub(super) csi_nodes: Fact<Vec<CSINode>>,
+    /// The ConfigMap that says which nodes share a kernel.
+    pub(super) kernels: Fact<Option<ConfigMap>>,
+    /// How often kubelet reports its node's status, by node, of those that share a kernel.
+    pub(super) status_periods: BTreeMap<String, Fact<Duration>>,
     /// What the ready pods found on their nodes, by node.
     pub(super) machines: BTreeMap<String, Machine>,
     /// Rights of hostloop's accounts.
@@ -114,6 +118,13 @@ impl ServedKinds {
         let key = (group.to_owned(), resource.to_owned());
         self.0.get(&key).into_iter().flatten().map(String::as_str)
     }
+}
+
+/// The nodes of each kernel that a ConfigMap names.
+pub(super) fn shared_nodes(kernels: &ConfigMap) -> BTreeMap<&str, BTreeSet<&str>> {
+    let data = kernels.data.iter().flatten();
+    data.map(|(kernel, nodes)| (kernel.as_str(), nodes.split_whitespace().collect()))
+        .collect()
 }
 
 /// What a node's pod found on its node.

@@ -11,12 +11,14 @@ use kube::{Api, ResourceExt};
 use super::decide::snapshot_controllers;
 use super::facts::{Fact, Facts, Right, Unknown};
 use crate::api::{self, ApiError, Kind};
+use crate::manifests::KERNELS;
 use crate::node_pods::NODE_PODS;
 use crate::progress_line::ProgressLine;
 use crate::volume_objects::VolumeObjects;
 use crate::{Cluster, SNAPSHOT_LEASE};
 
 mod enforced;
+mod kubelets;
 mod machines;
 mod rights;
 mod server;
@@ -65,10 +67,12 @@ pub(super) async fn gather(
         all(cluster),
         VolumeObjects::gather(cluster, None)
     );
-    let (lease, snapshot_lease) = tokio::join!(
+    let (lease, snapshot_lease, kernels) = tokio::join!(
         get(cluster.system(), &lease),
         get(cluster.namespaced(Some(snapshot_namespace)), snapshot_lease),
+        get(cluster.system(), KERNELS),
     );
+    let status_periods = kubelets::status_periods(cluster, &kernels, &nodes).await;
 
     progress.show("asking for the rights of hostloop's accounts");
     let is_installed = !daemon_sets.as_ref().is_ok_and(Vec::is_empty);
@@ -99,6 +103,8 @@ pub(super) async fn gather(
         pods,
         nodes,
         csi_nodes,
+        kernels,
+        status_periods,
         machines,
         rights,
         policies,

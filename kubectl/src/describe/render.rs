@@ -1,7 +1,7 @@
 //! Formats what is known about a claim, a snapshot, a group or inline volumes.
 
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
-use hostloop_report::status::{Report, VolumeFault, VolumeReport};
+use hostloop_report::status::{Report, VolumeFault, VolumeReport, VolumeUser};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
 use hostloop_terminal::columns::{LOOP, MOUNT, io, or_dash, yes_no};
 use hostloop_terminal::humanize::{age, bytes};
@@ -14,6 +14,7 @@ use super::{Facts, Target};
 use crate::log_line::LoggedCall;
 use crate::output::one_line;
 use crate::status::{SnapshotRow, VolumeRow, not_known, reason};
+use crate::volume_objects::is_reported_shared;
 
 mod objects_table;
 
@@ -182,6 +183,7 @@ fn on_node(facts: &Facts, page: &mut Page) {
             .filter(|volume| handles.contains(&&volume.id))
         {
             record(&node.node, report, volume, facts.now_ns, page);
+            users(&node.node, volume, page);
             kernel(report, volume, page);
         }
     }
@@ -197,12 +199,17 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
         .map(|since| format!("for {}", age(since, now_ns)));
     let fault = volume.fault.as_ref();
     let fault = fault.map(|fault| fault_words(fault, now_ns));
+    let for_all = if is_reported_shared(volume) {
+        ", for all nodes that use it"
+    } else {
+        ""
+    };
     let staged = volume
         .staged_as
         .as_deref()
         .map(|kind| match &volume.staged_at {
-            Some(path) => format!("as {kind} at {}", path.display()),
-            None => format!("as {kind}"),
+            Some(path) => format!("as {kind} at {}{for_all}", path.display()),
+            None => format!("as {kind}{for_all}"),
         });
     let pool_state = pool.map(|pool| {
         let fs = pool.fs.as_deref().unwrap_or("unknown filesystem");
@@ -220,6 +227,7 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             ("allocation", Some(volume.provisioning.to_string())),
             ("filesystem", Some(volume.format.clone())),
             ("source", volume.source.clone()),
+            ("reach", volume.reach.as_deref().map(one_line)),
             (
                 "published to",
                 Some(or_dash(Some(volume.published_nodes.join(", ")))),
@@ -243,6 +251,19 @@ fn fault_words(fault: &VolumeFault, now_ns: u64) -> String {
         }
         state => format!("{text}, {}", one_line(state)),
     }
+}
+
+/// The nodes that use a volume that several can use. `node` has its pool.
+fn users(node: &str, volume: &VolumeReport, page: &mut Page) {
+    let users = volume.users.iter().map(|user| (user, user.node == node));
+    let users: Vec<(&VolumeUser, bool)> = users.collect();
+    let cells: [Cell<(&VolumeUser, bool)>; 4] = [
+        (words("NODE"), |(user, _), _| user.node.clone()),
+        (words("ATTACHED"), |(user, _), _| yes_no(user.published)),
+        (words("IN USE"), |(user, _), _| yes_no(user.pins)),
+        (words("HAS THE POOL"), |(_, is_owner), _| yes_no(*is_owner)),
+    ];
+    page.table("Used by", &cells, &users);
 }
 
 fn kernel(report: &Report, volume: &VolumeReport, page: &mut Page) {

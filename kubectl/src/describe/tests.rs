@@ -1,5 +1,5 @@
 use hostloop_fake_api::FakeApi;
-use hostloop_report::status::{Report, VolumeFault};
+use hostloop_report::status::{Report, VolumeFault, VolumeUser};
 use serde_json::json;
 
 use super::*;
@@ -88,6 +88,34 @@ async fn everything_about_a_claim() {
         ],
     );
     lacks(&text, &["secret", "vol-2", "loop4", "Not known", "  fault"]);
+}
+
+#[tokio::test]
+async fn the_nodes_that_use_a_volume() {
+    let api = cluster_with_claim();
+    with_node_pods(&api, "vol-1");
+    let cluster = cluster_of(&api);
+    let mut facts = gather(&target(), &cluster).await.unwrap();
+    let mut report = on_node();
+    report.volumes[0].reach = Some("kernel".into());
+    report.volumes[0].users = ["n1", "n2"]
+        .map(|node| VolumeUser {
+            node: node.to_owned(),
+            published: node == "n2",
+            pins: true,
+        })
+        .into();
+    facts.nodes[0].report = Ok(report);
+    let text = shown(&facts);
+    has(
+        &text,
+        &[
+            "reach         kernel",
+            "staged        as mount at /k/stage, for all nodes that use it",
+            "Used by\n  NODE  ATTACHED  IN-USE  HAS-THE-POOL\n  n1    no        yes     yes\n  n2    yes       \
+             yes     no",
+        ],
+    );
 }
 
 #[tokio::test]

@@ -179,6 +179,11 @@ fn volumes(report: &ClusterReport, look: TableStyle, page: &mut Page) {
             (words("ID"), |row, _| or_dash(row.handle.clone())),
         ]);
     }
+    if report.volumes.iter().any(|row| !row.users.is_empty()) {
+        cells.push((long("USED BY", 12), |row, _| {
+            or_dash(Some(row.user_words()))
+        }));
+    }
     if report.volumes.iter().any(|row| row.note.is_some()) {
         cells.push((prose("NOTE", Some(18)), |row, _| {
             one_line(row.note.as_deref().unwrap_or("-"))

@@ -1,7 +1,7 @@
 //! The data of `kubectl hostloop status`, in the form that `-o json` prints. Names and meanings are
 //! stable; fields may be added. Sizes are in bytes, times in nanoseconds since the epoch.
 
-use hostloop_report::status::{PoolReport, VolumeFault, Word};
+use hostloop_report::status::{PoolReport, VolumeFault, VolumeUser, Word};
 use serde::Serialize;
 
 use crate::verdict::{Stuck, VolumePhase};
@@ -73,7 +73,12 @@ pub(crate) struct VolumeRow {
     pub(crate) stuck: Option<Stuck>,
     /// What explains the state of a volume that is not stuck.
     pub(crate) note: Option<String>,
+    /// The node with the volume's pool.
     pub(crate) node: Option<String>,
+    /// `kernel` if all nodes that share a kernel with that node can use the volume; null if unknown.
+    pub(crate) reach: Option<Word>,
+    /// The nodes that use such a volume.
+    pub(crate) users: Vec<VolumeUser>,
     /// The pool on the node.
     pub(crate) pool: Option<String>,
     pub(crate) size_bytes: Option<u64>,
@@ -113,6 +118,20 @@ impl VolumeRow {
             Some(mark) => format!("{words}, {mark}"),
             None => words,
         }
+    }
+
+    /// The nodes that use a volume that several can use. It is attached to those without a remark, and
+    /// mounted or bound there.
+    pub(crate) fn user_words(&self) -> String {
+        let users = self.users.iter().map(|user| {
+            let node = &user.node;
+            match (user.published, user.pins) {
+                (true, true) => node.clone(),
+                (true, false) => format!("{node}(attached)"),
+                (false, _) => format!("{node}(held)"),
+            }
+        });
+        users.collect::<Vec<_>>().join(",")
     }
 
     /// The mark of its fault, if the volume can't be used as usual.

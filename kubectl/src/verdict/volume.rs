@@ -14,7 +14,8 @@ use crate::verdict::{
     LONG_FREEZE_NS, NEWS_NS, Stuck, Verdict, VolumePhase, attachment_stuck, is_overdue,
 };
 use crate::volume_objects::{
-    bound_volume, condition, created_ns, ns, phase, present_size, requested_size, volume_phase,
+    bound_volume, condition, created_ns, is_reported_shared, ns, phase, present_size,
+    requested_size, volume_phase,
 };
 
 /// What is known about one volume.
@@ -257,14 +258,27 @@ fn without_objects(facts: &VolumeFacts<'_>) -> Verdict {
 /// How far the volume is on its node. Without the node's report, a running pod proves that its
 /// volumes are mounted.
 fn in_use(facts: &VolumeFacts<'_>) -> VolumePhase {
+    let has_running_pod = facts.pods.iter().any(|pod| phase(pod) == "Running");
     match &facts.on_node {
+        OnNode::Known(volume) if is_reported_shared(volume) => {
+            shared_in_use(volume, has_running_pod)
+        }
         OnNode::Known(volume) if is_published(volume) => VolumePhase::Published,
         OnNode::Known(volume) if volume.staged_as.is_some() => VolumePhase::Staged,
-        OnNode::Unknown if facts.pods.iter().any(|pod| phase(pod) == "Running") => {
-            VolumePhase::Published
-        }
+        OnNode::Unknown if has_running_pod => VolumePhase::Published,
         OnNode::Unknown if facts.claim.is_none() && facts.volume.is_none() => VolumePhase::Pending,
         _ => VolumePhase::Bound,
+    }
+}
+
+/// How far a volume is that several nodes can use. The node with its pool, which reports it, does not see
+/// the mounts of the others.
+fn shared_in_use(volume: &VolumeReport, has_running_pod: bool) -> VolumePhase {
+    let is_in_use = volume.users.iter().any(|user| user.pins);
+    match (is_in_use, has_running_pod) {
+        (true, true) => VolumePhase::Published,
+        (true, false) => VolumePhase::Staged,
+        (false, _) => VolumePhase::Bound,
     }
 }
 

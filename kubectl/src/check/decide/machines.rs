@@ -40,15 +40,24 @@ pub(super) fn unreported<'a>(
     subject: &str,
     why: impl Fn(&'a Machine) -> Option<&'a Unknown>,
 ) -> Vec<Line> {
+    let unknown = machines
+        .iter()
+        .filter_map(|(node, machine)| Some((node.as_str(), why(machine)?)));
+    by_reason(subject, unknown)
+}
+
+/// A line for each reason why something about nodes is not known.
+pub(super) fn by_reason<'a>(
+    subject: &str,
+    unknowns: impl IntoIterator<Item = (&'a str, &'a Unknown)>,
+) -> Vec<Line> {
     let mut reasons: BTreeMap<String, (&Unknown, Vec<&str>)> = BTreeMap::new();
-    for (node, machine) in machines {
-        if let Some(why) = why(machine) {
-            reasons
-                .entry(why.to_string())
-                .or_insert((why, Vec::new()))
-                .1
-                .push(node);
-        }
+    for (node, why) in unknowns {
+        reasons
+            .entry(why.to_string())
+            .or_insert((why, Vec::new()))
+            .1
+            .push(node);
     }
     let lines = reasons.into_values().map(|(why, nodes)| {
         let subject = format!("{subject} of {}", names(nodes));

@@ -7,7 +7,7 @@ use crate::check::facts::Facts;
 use crate::check::line::{Line, names};
 use crate::status::{self, ClusterFacts, VolumeRow};
 use crate::verdict::{FailedCalls, Stuck, VolumePhase, attachment_stuck};
-use crate::volume_objects::{VolumeObjects, provisioner, title};
+use crate::volume_objects::{VolumeObjects, is_shared, makes_shared, provisioner, title};
 
 pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let objects = match known("Claims and volumes", &facts.objects) {
@@ -156,7 +156,7 @@ fn attachments(facts: &Facts, objects: &VolumeObjects, now_ns: u64) -> Option<Li
     )))
 }
 
-/// Claims with ReadWriteMany work, but only on one node.
+/// Claims with ReadWriteMany work, but only on one node, unless nodes share the volume.
 fn multi_node(facts: &Facts, objects: &VolumeObjects) -> Vec<Line> {
     let Ok(sets) = &facts.daemon_sets else {
         return Vec::new();
@@ -172,7 +172,7 @@ fn multi_node(facts: &Facts, objects: &VolumeObjects) -> Vec<Line> {
         .claims
         .iter()
         .filter(|claim| provisioner(claim) == Some(facts.driver.as_str()));
-    let many = ours.filter(|claim| is_for_many_nodes(claim));
+    let many = ours.filter(|claim| is_for_many_nodes(claim) && !is_shared_claim(objects, claim));
     let many: Vec<String> = many.map(|claim| title(&claim.metadata)).collect();
     if many.is_empty() {
         return Vec::new();
@@ -182,6 +182,14 @@ fn multi_node(facts: &Facts, objects: &VolumeObjects) -> Vec<Line> {
         "All pods of such a claim run on one node. To reject such claims, run the driver with \
          --reject-multi-node.",
     )]
+}
+
+/// True if nodes that share a kernel share the claim's volume, or will.
+fn is_shared_claim(objects: &VolumeObjects, claim: &PersistentVolumeClaim) -> bool {
+    match objects.volume_of(claim) {
+        Some(volume) => is_shared(volume),
+        None => objects.class_of(claim).is_some_and(makes_shared),
+    }
 }
 
 fn is_for_many_nodes(claim: &PersistentVolumeClaim) -> bool {

@@ -54,6 +54,8 @@ pub(in crate::check) fn good() -> Facts {
         pods: Ok(vec![node_pod("n1"), node_pod("n2")]),
         nodes: Ok(Vec::new()),
         csi_nodes: Ok(vec![csi_node("n1"), csi_node("n2")]),
+        kernels: Ok(None),
+        status_periods: Default::default(),
         machines: ["n1", "n2"].map(|node| (node.to_owned(), machine())).into(),
         rights: vec![Right {
             account: "hostloop".to_owned(),
@@ -89,6 +91,7 @@ pub(super) fn forbidden() -> Facts {
         pods: no(),
         nodes: no(),
         csi_nodes: no(),
+        kernels: no(),
         machines: Default::default(),
         rights: Vec::new(),
         policies: no(),

@@ -379,3 +379,31 @@ fn the_node_of_a_volume() {
         );
     }
 }
+
+/// The affinity of a shared volume names all nodes that can use it.
+#[test]
+fn the_node_of_a_volume_is_the_one_with_its_pool() {
+    for (reach, label, expected) in [
+        (json!(null), json!(null), Some("n2")),
+        (json!(null), json!("n1"), Some("n2")),
+        (json!({"reach": "kernel"}), json!("n1"), Some("n1")),
+        (json!({"reach": "kernel"}), json!(null), Some("n2")),
+    ] {
+        let term = |node: &str| {
+            json!({"matchExpressions": [
+                {"key": "topology.hostloop.csi.dev/node", "operator": "In", "values": [node]}]})
+        };
+        let labels = match &label {
+            Value::Null => json!({}),
+            node => json!({NODE_LABEL: node}),
+        };
+        let volume = json!({"metadata": {"name": "v", "labels": labels}, "spec": {
+            "csi": {"driver": DRIVER, "volumeHandle": "h", "volumeAttributes": reach},
+            "nodeAffinity": {"required": {"nodeSelectorTerms": [term("n2"), term("n1")]}}}});
+        assert_eq!(
+            node_of(&read(volume)).as_deref(),
+            expected,
+            "{reach} {label}"
+        );
+    }
+}

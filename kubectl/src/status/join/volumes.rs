@@ -11,8 +11,8 @@ use super::{ClusterFacts, ReportedObjects};
 use crate::status::report::VolumeRow;
 use crate::verdict::{OnNode, Verdict, VolumeFacts, volume_verdict};
 use crate::volume_objects::{
-    claim_ref, claim_size, class_name, created_ns, handle, has_ended, inline_volumes, source_of,
-    volume_size,
+    claim_ref, claim_size, class_name, created_ns, handle, has_ended, inline_volumes, is_shared,
+    source_of, volume_size,
 };
 
 impl ClusterFacts<'_> {
@@ -252,6 +252,8 @@ fn with_verdict(row: VolumeRow, facts: &VolumeFacts<'_>) -> VolumeRow {
 /// Adds what the node reports about a volume. The claim may have asked for less.
 fn with_node(row: VolumeRow, volume: &VolumeReport) -> VolumeRow {
     VolumeRow {
+        reach: volume.reach.clone(),
+        users: volume.users.clone(),
         pool: Some(volume.pool.clone()),
         size_bytes: Some(volume.size_bytes),
         used_bytes: volume.allocated_bytes,
@@ -268,8 +270,13 @@ fn with_node(row: VolumeRow, volume: &VolumeReport) -> VolumeRow {
     }
 }
 
-/// The node that the affinity of a volume names, or its label.
+/// The node that the affinity of a volume names, or its label. The affinity of a shared volume names all
+/// nodes that can use it, and the label the one with its pool.
 pub(crate) fn node_of(volume: &PersistentVolume) -> Option<String> {
+    let label = volume.labels().get(NODE_LABEL).cloned();
+    if is_shared(volume) && label.is_some() {
+        return label;
+    }
     let affinity = volume
         .spec
         .as_ref()
@@ -284,6 +291,6 @@ pub(crate) fn node_of(volume: &PersistentVolume) -> Option<String> {
     });
     match node.and_then(|label| label.values.as_deref()) {
         Some([node]) => Some(node.clone()),
-        _ => volume.labels().get(NODE_LABEL).cloned(),
+        _ => label,
     }
 }

@@ -1,4 +1,4 @@
-use hostloop_report::status::{PoolReport, VolumeFault};
+use hostloop_report::status::{PoolReport, VolumeFault, VolumeUser};
 
 use super::*;
 use crate::status::report::{NodeRow, PoolRow};
@@ -328,4 +328,24 @@ fn states_in_words() {
         };
         assert_eq!(row.state_words(), text);
     }
+}
+
+#[test]
+fn the_users_of_a_volume_are_its_nodes() {
+    let user = |node: &str, published, pins| VolumeUser {
+        node: node.to_owned(),
+        published,
+        pins,
+    };
+    let mut report = report();
+    report.volumes[1].users = vec![
+        user("n1", true, true),
+        user("n2", true, false),
+        user("n3", false, true),
+    ];
+    let lines = plain(&text(&report, TableStyle::default())).join("\n");
+    has(&lines, &["USED-BY", "n1,n2(attached),n3(held)"]);
+    report.volumes[1].users.clear();
+    let lines = plain(&text(&report, TableStyle::default())).join("\n");
+    assert!(!lines.contains("USED-BY"), "{lines}");
 }

@@ -311,7 +311,17 @@ fn volumes_in_use() {
             .on_node(true, &[])
             .reported("frozen_since_ns", since)
     };
+    let shared = |users: Value| {
+        let case = bound().on_node(true, &["/k/anchor"]);
+        case.reported("reach", json!("kernel"))
+            .reported("users", users)
+    };
+    let user = |pins: bool| json!([{"node": "n2", "published": true, "pins": pins}]);
     expect([
+        (shared(json!([])), "Bound"),
+        (shared(user(false)).pod("a", "Pending"), "Bound"),
+        (shared(user(true)).pod("a", "Pending"), "staged"),
+        (shared(user(true)).pod("a", "Running"), "published"),
         (bound(), "Bound"),
         (bound().on_node(false, &[]), "Bound"),
         (staged(), "staged"),

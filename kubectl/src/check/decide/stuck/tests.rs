@@ -125,6 +125,28 @@ fn claims_for_many_nodes_get_advice_unless_they_are_rejected() {
     assert_eq!(multi_node(&facts, facts.objects.as_ref().unwrap()), []);
 }
 
+#[test]
+fn claims_that_nodes_share_are_for_many_nodes() {
+    let mut shared = claim(NEW, "Pending", None, "ReadWriteMany");
+    shared["spec"]["storageClassName"] = json!("shared");
+    let class = json!({"metadata": {"name": "shared"}, "provisioner": DRIVER,
+        "parameters": {"reach": "kernel"}});
+    let facts = with(|objects| {
+        objects.claims = vec![object(shared.clone())];
+        objects.classes = vec![object(class)];
+    });
+    assert_eq!(multi_node(&facts, facts.objects.as_ref().unwrap()), []);
+
+    shared["spec"]["volumeName"] = json!("pv");
+    let volume = json!({"metadata": {"name": "pv"}, "spec": {"csi": {"driver": DRIVER,
+        "volumeHandle": "v", "volumeAttributes": {"reach": "kernel"}}}});
+    let facts = with(|objects| {
+        objects.claims = vec![object(shared)];
+        objects.volumes = vec![object(volume)];
+    });
+    assert_eq!(multi_node(&facts, facts.objects.as_ref().unwrap()), []);
+}
+
 /// Whatever is stuck for `status` is so for `check`, and nothing else.
 #[test]
 fn check_and_status_agree() {
