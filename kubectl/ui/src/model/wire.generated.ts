@@ -83,6 +83,18 @@ export interface ExplorationReport {
   volume: string;
 }
 
+/** The use of another node's volume on this node. */
+export interface ForeignUse {
+  /** The volume's ID. */
+  id: string;
+  /** N of the volume's `/dev/loopN`. */
+  minor: number;
+  /** Where this node has its filesystem mounted or its device bound. */
+  mounts: string[];
+  /** True if this node pins the device. */
+  pins: boolean;
+}
+
 export interface GroupReport {
   /** The point in time that the snapshots show. */
   created_ns: number;
@@ -94,6 +106,18 @@ export interface GroupReport {
   pool: string;
   /** The IDs of the member snapshots. */
   snapshots: string[];
+}
+
+/** A kernel that several nodes share. */
+export interface KernelReport {
+  /** The nodes that the administrator lists with this one, and this one. */
+  listed: string[];
+  /** The kernel's name, which the administrator chose. */
+  name: string;
+  /** The nodes with a marker on the kernel: they are proved to share it. */
+  seen: string[];
+  /** True if the kernel numbers the attachments of loop devices, as Linux does from 5.15 on. */
+  shows_diskseq: boolean;
 }
 
 export interface LoopReport {
@@ -392,8 +416,12 @@ export type Repair =
 
 /** The whole output of `hostloop status`. */
 export interface Report {
+  /** The devices of other nodes' volumes that this node uses; empty from earlier versions. */
+  foreign: ForeignUse[];
   /** The group snapshots with a readable record, oldest first in each pool. */
   groups: GroupReport[];
+  /** The kernel that this node shares with others; null if it shares none, or has not proved it. */
+  kernel: KernelReport | null;
   /** The driver's loop devices, by minor. */
   loops: LoopReport[];
   /** The driver's mounts, in the order they were made. */
@@ -529,6 +557,8 @@ export interface VolumeReport {
   provisioning: string;
   /** Nodes to which the volume is published. */
   published_nodes: string[];
+  /** `node`, or `kernel` for a volume that all nodes of a kernel may use; null from earlier versions. */
+  reach: string | null;
   /** The volume's size. */
   size_bytes: number;
   /** The snapshot or volume that is the content source. */
@@ -537,6 +567,18 @@ export interface VolumeReport {
   staged_as: string | null;
   /** The staging path. */
   staged_at: string | null;
+  /** The nodes that use the volume, or to which it is published; empty from earlier versions. */
+  users: VolumeUser[];
   /** When the image was last written; null without an image. */
   written_ns: number | null;
+}
+
+/** A node that uses a volume, or to which it is published. */
+export interface VolumeUser {
+  /** The node's ID. */
+  node: string;
+  /** True if it pins the volume's device, and its container runs. */
+  pins: boolean;
+  /** True if the volume is published to it. */
+  published: boolean;
 }

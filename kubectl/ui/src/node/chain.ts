@@ -40,6 +40,8 @@ export interface Chain {
   source: string;
   created: number;
   fault: Fault | undefined;
+  /** The nodes that use a volume that several can use, in the words of `kubectl hostloop status`. */
+  users: string[];
   loops: Loop[];
   mounts: Mount[];
 }
@@ -70,6 +72,7 @@ export function chains(state: State, node: string): Chain[] {
       source: text(item.source),
       created: (number(item.created_ns) ?? 0) / 1e3,
       fault: faultOf(item),
+      users: list(item.users).map((value) => userWords(fields(value))),
       loops: devices.map(loop),
       mounts: mounted.map((m) => mount(state, m, text(item.staged_at))),
     };
@@ -78,6 +81,13 @@ export function chains(state: State, node: string): Chain[] {
     ...list(found.report.volumes).map((item) => chain(fields(item), "volume")),
     ...list(found.report.snapshots).map((item) => chain(fields(item), "snapshot")),
   ].sort((a, b) => (a.pool < b.pool ? -1 : a.pool > b.pool ? 1 : a.created - b.created));
+}
+
+/** A node that uses a volume with others. */
+function userWords(user: Unchecked<Wire.VolumeUser>): string {
+  const node = text(user.node);
+  if (user.published !== true) return `${node} (held)`;
+  return user.pins === true ? node : `${node} (attached)`;
 }
 
 /** The snapshot of the same volume before a snapshot, of these in the order of their age. */

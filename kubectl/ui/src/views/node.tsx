@@ -174,7 +174,7 @@ function ChainRow({ chain, known, route, width }: { chain: Described; known: Rea
       <div class="image">
         <a href={fragment({ ...route, view: "life", life: chain.life })}><Text value={chain.name} /></a>
         <span class="second">
-          {chain.kind}, {bytes(chain.size)}, {sharing(chain)}{chain.since && <>, <ChangedSince since={chain.since} /></>}{chain.fault?.felt && <>, fault <Text value={chain.fault.words} /></>}
+          {chain.kind}, {bytes(chain.size)}, {sharing(chain)}{chain.since && <>, <ChangedSince since={chain.since} /></>}{chain.fault?.felt && <>, fault <Text value={chain.fault.words} /></>}{chain.users.length > 0 && <>, used by <Text value={chain.users.join(", ")} /></>}
         </span>
         <ExtentBar chain={chain} known={known} width={Math.max(60, width - 32)} />
       </div>

@@ -111,6 +111,17 @@ test("a loop device over another one belongs to the same image", () => {
   assert.equal(chain!.mounts.length, 1);
 });
 
+test("the nodes that use a volume together are named", () => {
+  const world = new World();
+  world.report("node-1", [{ id: "vol", pool: "default", reach: "kernel", users: [
+    { node: "node-1", published: true, pins: true },
+    { node: "node-2", published: true, pins: false },
+    { node: "node-3", published: false, pins: true },
+  ] }, { id: "own", pool: "default" }], [], [], []);
+  const found = chains(stateOf(world), "node-1");
+  assert.deepEqual(found.map((chain) => chain.users), [["node-1", "node-2 (attached)", "node-3 (held)"], []]);
+});
+
 test("a snapshot costs nothing, and a write splits it", () => {
   const shares = (world: World) => {
     const state = stateOf(world);
