@@ -157,13 +157,18 @@ remove_device_plugins() {
   rmdir "$DEVICE_PLUGINS" "$(dirname "$DEVICE_PLUGINS")" 2>/dev/null || true
 }
 
+# Ends all processes of a node but that of its mount namespace.
+end_processes() { # NODE
+  # Kubelet first: it would restart killed containers.
+  stop_process "kubelet-$1" KILL
+  stop_process "containerd-$1" KILL
+  kill_shims "$1"
+  kill_containers "$1"
+}
+
 node_down() { # NODE
   local i=$1
-  # Kubelet first: it would restart killed containers.
-  stop_process "kubelet-$i" KILL
-  stop_process "containerd-$i" KILL
-  kill_shims "$i"
-  kill_containers "$i"
+  end_processes "$i"
   if has_namespace "$i"; then
     namespace_down "$i" || return 1
   elif [ -d "$(node_dir "$i")" ]; then
@@ -182,6 +187,8 @@ node_down() { # NODE
 # SIGKILL is enough: all data is deleted too.
 take_down() {
   local i part
+  # A device of one node may be in use on another.
+  for i in $(seq "$NODES"); do end_processes "$i"; done
   for i in $(seq "$NODES"); do node_down "$i" || return 1; done
   for part in scheduler controller-manager apiserver etcd; do stop_process "$part" KILL; done
   # The settings go last: without them, nothing finds the cluster again.

@@ -74,6 +74,20 @@ namespace_loops() { # NODE
       } while (more)
       for (name in ours) print line[name]
     }' <(find "$var" -xdev -type f -printf '%i\n') <(node_mounts "$1") <(loop_files)
+  # Those that a killed node has left. Nothing else shows that they are of this node.
+  comm -12 <(sort -u "$(node_dir "$1")/left-loops" 2>/dev/null) <(loop_files | sort)
+}
+
+# Ends all processes of a node and its mount namespace. Its loop devices stay, as far as something uses
+# them: another node, or the kernel.
+node_kill() { # NODE
+  local pid
+  namespace_loops "$1" >>"$(node_dir "$1")/left-loops"
+  end_processes "$1"
+  if pid=$(running "namespace-$1"); then await_empty_namespace "$1" "$pid" || return 1; fi
+  stop_process "namespace-$1" KILL
+  # A container engine has what containerd keeps there on a tmpfs.
+  rm -rf --one-file-system "$(node_dir "$1")/run"
 }
 
 # Ends the namespace and all its mounts, then detaches loop devices that remain.

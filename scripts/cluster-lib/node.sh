@@ -216,6 +216,14 @@ mount_kubelet_dir() {
   mount --make-shared "$KUBELET_DIR"
 }
 
+# Starts a node that was killed. Its images are still there.
+node_start() { # NODE
+  ! running "namespace-$1" >/dev/null || die "node $1 runs"
+  start_namespace "$1"
+  start_containerd "$1"
+  start_kubelet "$1"
+}
+
 node_up() { # NODE
   local i=$1 at
   at=$(node_dir "$i")

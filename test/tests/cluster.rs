@@ -288,6 +288,17 @@ async fn every_node_but_the_first_has_files_mounts_and_devices_of_its_own() {
     let own_root = second.try_run(&["stat", "--format=%n", machine::text(&shown)]);
     assert_eq!(own_root, Ok(machine::text(&shown).to_owned()));
 
+    // A killed node loses its processes and mounts. The kernel keeps its devices, and once it is started
+    // again, its pods have their mounts.
+    cluster.kill("node-2");
+    assert!(cluster.try_exec("default", "mounts", &["true"]).is_err());
+    cluster.start("node-2");
+    assert_eq!(of(&cluster.on(2)), there.iter().cloned().collect());
+    wait_for("the mount of the pod again", PATIENCE, async || {
+        check(has(&cluster.on(2)), || cluster.kubectl(&["get", "pods"]))
+    })
+    .await;
+
     drop(cluster);
     wait_for(
         "the end of the second node's device",
