@@ -46,9 +46,12 @@ impl Component {
     pub(crate) const MINIKUBE_POOL: Component = component!("overlays/minikube/pool-dir");
     /// The pool's directory on Talos' nodes.
     pub(crate) const TALOS_POOL: Component = component!("overlays/talos/pool-dir");
-    /// Volumes in reach of all nodes that share a kernel. It needs [`Component::ATTACH`].
+    /// Volumes in reach of all nodes that share a kernel. It includes [`Component::ATTACH`] and
+    /// [`Component::KERNEL_POLICIES`], which are applied beside it.
     pub(super) const SHARED_KERNEL: Component =
         component!("components/shared-kernel", "kernels.yaml", "classes.yaml");
+    /// What the policies allow the nodes of a kernel.
+    pub(super) const KERNEL_POLICIES: Component = component!("components/shared-kernel/policies");
     pub(super) const REGISTRY: Component = component!("components/registry");
     pub(super) const SNAPSHOT_CLASS: Component =
         component!("components/snapshot-class", "class.yaml");
@@ -213,6 +216,7 @@ mod tests {
             ("pool-dir of Talos", Component::TALOS_POOL, 0),
             ("registry", Component::REGISTRY, 0),
             ("shared-kernel", Component::SHARED_KERNEL, 3),
+            ("policies of shared-kernel", Component::KERNEL_POLICIES, 0),
             ("snapshot-class", Component::SNAPSHOT_CLASS, 1),
             ("snapshot-controller", Component::SNAPSHOT_CONTROLLER, 4),
             ("snapshot-metadata", Component::SNAPSHOT_METADATA, 12),

@@ -102,6 +102,7 @@ impl Settings {
             (self.snapshots.controller, Component::SNAPSHOT_CONTROLLER),
             (self.attach, Component::ATTACH),
             (self.kernels.is_some(), Component::SHARED_KERNEL),
+            (self.kernels.is_some(), Component::KERNEL_POLICIES),
             (self.faults, Component::FAULTS),
             (self.snapshot_metadata, Component::SNAPSHOT_METADATA),
             (

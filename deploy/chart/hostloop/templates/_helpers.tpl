@@ -69,6 +69,32 @@ hostloop-{{ required "driverName is missing: after an upgrade from a chart witho
 {{- end }}
 {{- end }}
 
+{{/* The nodes of a node's kernel, for the policies: as components/shared-kernel/policies has them. */}}
+{{- define "hostloop.kernel" -}}
+{{- if .Values.sharedKernels -}}
+{{ quote `params.?data.orValue({}).map(k, params.data[k].replace('\n', ' ').split(' ')) .filter(nodes, variables.node in nodes)[?0].orValue([variables.node])` }}
+{{- else -}}
+{{ quote "[variables.node]" }}
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.paramKind" }}
+{{- if .Values.sharedKernels }}
+  paramKind:
+    apiVersion: v1
+    kind: ConfigMap
+{{- end }}
+{{- end }}
+
+{{- define "hostloop.paramRef" }}
+{{- if .Values.sharedKernels }}
+  paramRef:
+    name: hostloop-kernels
+    namespace: {{ .Release.Namespace }}
+    parameterNotFoundAction: Deny
+{{- end }}
+{{- end }}
+
 {{- define "hostloop.kernelMounts" }}
 {{- if .Values.sharedKernels }}
         - mountPath: /etc/hostloop/kernels

@@ -357,6 +357,10 @@ fn nodes_that_share_a_kernel_are_an_object_in_the_drivers_pods() {
     let volume = "spec.template.spec.volumes.[name=kernels].configMap.name";
     let volume = field(daemon_set(&mut objects), volume).cloned();
     assert_eq!(volume, Some(json!(KERNELS)));
+    let policies = objects
+        .iter()
+        .filter(|object| object["spec"]["paramRef"]["name"] == KERNELS);
+    assert_eq!(policies.count(), 2);
     let object = objects
         .iter()
         .find(|object| object["kind"] == "ConfigMap" && object["metadata"]["name"] == KERNELS);
