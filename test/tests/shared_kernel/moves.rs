@@ -1,0 +1,119 @@
+//! A volume for one node at a time follows its pod.
+
+use hostloop_test::PATIENCE;
+use hostloop_test::cluster::{BUSYBOX, check, wait_for};
+use serde_json::json;
+
+use crate::site::{NAMESPACE, Site};
+
+/// Appends numbers, and says each of them once it is on the disk.
+const WRITE: &str = "n=$(tail -n 1 /log/numbers 2>/dev/null); n=${n:-0}; while :; do n=$((n + 1)); \
+                     echo $n >> /log/numbers && sync /log/numbers && echo $n; sleep 0.05; done";
+
+/// Drains the node of a writer again and again. No number that it has said is lost.
+pub(crate) async fn a_writer_moves(site: &Site, times: u32) {
+    site.claim("log", "ext4", "ReadWriteOnce", json!({}));
+    let labels = json!({"app": "writer"});
+    let deployment = json!({
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "writer", "namespace": NAMESPACE},
+        "spec": {
+            "strategy": {"type": "Recreate"},
+            "selector": {"matchLabels": labels},
+            "template": {
+                "metadata": {"labels": labels},
+                "spec": {
+                    "terminationGracePeriodSeconds": 0,
+                    "containers": [{
+                        "name": "main",
+                        "image": BUSYBOX,
+                        "command": ["sh", "-c", WRITE],
+                        "volumeMounts": [{"name": "log", "mountPath": "/log"}],
+                    }],
+                    "volumes": [{"name": "log", "persistentVolumeClaim": {"claimName": "log"}}],
+                },
+            },
+        },
+    });
+    site.cluster.apply(&deployment.to_string());
+    let mut here = running(site, "").await;
+    for turn in 0..times {
+        let said = drained(site, &here);
+        let next = running(site, &here.node).await;
+        site.cluster.kubectl(&["uncordon", &here.node]);
+        let found = site.sh(&next.name, &format!("grep -c -x {said} /log/numbers"));
+        assert_eq!(found, "1\n", "{said} is lost in turn {turn}");
+        here = next;
+    }
+    let odd = site.sh(
+        &here.name,
+        "awk '$1 != NR { print NR \": \" $0; exit }' /log/numbers",
+    );
+    assert_eq!(odd, "", "the numbers are not in order");
+    site.cluster.kubectl(&[
+        "delete",
+        "deployment",
+        "-n",
+        NAMESPACE,
+        "writer",
+        "--timeout=300s",
+    ]);
+    site.cluster
+        .kubectl(&["delete", "pvc", "-n", NAMESPACE, "log", "--timeout=300s"]);
+    println!("{times} moves of a writer, and no number lost");
+}
+
+/// The writer's pod, and its node.
+struct Writer {
+    name: String,
+    node: String,
+}
+
+/// Waits until the writer runs on another node than this one, and has said something.
+async fn running(site: &Site, not_on: &str) -> Writer {
+    wait_for("the writer", PATIENCE, async || {
+        let pods = site.cluster.try_kubectl(&[
+            "get",
+            "pods",
+            "-n",
+            NAMESPACE,
+            "-l",
+            "app=writer",
+            "--field-selector=status.phase=Running",
+            "-o",
+            "jsonpath={range .items[*]}{.metadata.name} {.spec.nodeName}{\"\\n\"}{end}",
+        ])?;
+        let mut found = pods.lines().filter_map(|line| line.split_once(' '));
+        let Some((name, node)) = found.find(|(_, node)| *node != not_on) else {
+            return Err(site.cluster.kubectl(&["get", "events", "-n", NAMESPACE]));
+        };
+        let said = site.cluster.try_kubectl(&["logs", "-n", NAMESPACE, name])?;
+        check(!said.is_empty(), || "it has said nothing".to_owned())?;
+        Ok(Writer {
+            name: name.to_owned(),
+            node: node.to_owned(),
+        })
+    })
+    .await
+}
+
+/// Drains the writer's node, and returns the last number that it said.
+fn drained(site: &Site, writer: &Writer) -> u64 {
+    let said = std::thread::scope(|scope| {
+        let follow = ["logs", "--follow", "-n", NAMESPACE, &writer.name];
+        let said = scope.spawn(move || site.cluster.try_kubectl(&follow));
+        site.cluster.kubectl(&[
+            "drain",
+            &writer.node,
+            "--ignore-daemonsets",
+            "--delete-emptydir-data",
+            "--pod-selector=app=writer",
+            "--timeout=300s",
+        ]);
+        said.join().expect("kubectl was run")
+    });
+    let said = said.unwrap_or_else(|said| said);
+    let numbers = said.lines().filter_map(|line| line.parse().ok());
+    numbers.max().unwrap_or_else(|| panic!("no number: {said}"))
+}
