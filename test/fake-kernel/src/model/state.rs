@@ -64,6 +64,8 @@ pub(super) struct Super {
 pub(super) struct Mounted {
     pub(super) entry: MountEntry,
     pub(super) device: Option<Device>,
+    /// The mount namespace that it is in; `None` for all of them.
+    pub(super) namespace: Option<u32>,
 }
 
 pub(super) struct State {
@@ -72,7 +74,12 @@ pub(super) struct State {
     /// on it.
     nodes: BTreeMap<u32, File>,
     pub(super) supers: BTreeMap<Device, Super>,
+    /// The mounts of all namespaces.
     pub(super) mounts: Vec<Mounted>,
+    /// The mount namespace of the caller.
+    pub(super) namespace: u32,
+    /// The number of namespaces besides the first one.
+    pub(super) namespaces: u32,
     pub(super) busy: Vec<PathBuf>,
     pub(super) buffered: Vec<FileId>,
     /// No btrfs says on which devices it is.
@@ -100,6 +107,7 @@ impl Default for State {
                 btrfs_loops: None,
             },
             device: None,
+            namespace: None,
         };
         State {
             loops: BTreeMap::new(),
@@ -109,6 +117,8 @@ impl Default for State {
                 base(1, "/", (254, 0), "ext4"),
                 base(2, "/dev", (0, 5), "devtmpfs"),
             ],
+            namespace: 0,
+            namespaces: 0,
             busy: Vec::new(),
             buffered: Vec::new(),
             unasked: false,
@@ -380,12 +390,20 @@ impl State {
         Ok(self.bytes(device)?.1)
     }
 
+    /// The mounts that the caller sees.
+    fn visible(&self) -> impl DoubleEndedIterator<Item = &Mounted> {
+        self.mounts.iter().filter(move |mounted| {
+            mounted
+                .namespace
+                .is_none_or(|namespace| namespace == self.namespace)
+        })
+    }
+
     /// The topmost mount at exactly this path.
     pub(super) fn at(&self, path: &Path) -> Option<&Mounted> {
-        self.mounts
-            .iter()
+        self.visible()
             .rev()
-            .find(|m| m.entry.mount_point == path)
+            .find(|mounted| mounted.entry.mount_point == path)
     }
 
     /// The mount that contains a path.
@@ -419,6 +437,7 @@ impl State {
 
     pub(super) fn push(&mut self, mut mounted: Mounted) {
         mounted.entry.id = self.next_mount;
+        mounted.namespace = Some(self.namespace);
         mounted.entry.parent = self
             .containing(&mounted.entry.mount_point)
             .map_or(0, |m| m.entry.id);
@@ -428,7 +447,7 @@ impl State {
 
     /// The mount table, with the current options of the superblocks.
     pub(super) fn table(&self) -> MountTable {
-        let entries = self.mounts.iter().map(|mounted| {
+        let entries = self.visible().map(|mounted| {
             let mut entry = mounted.entry.clone();
             if let Some(sb) = mounted.device.and_then(|device| self.supers.get(&device)) {
                 entry.super_options = sb.words().join(",").as_str().into();
