@@ -66,12 +66,16 @@ impl Node {
         matches!(error, storage::Error::ForeignPool(_)) && self.config.kernels.is_on()
     }
 
-    /// True if the kernel or the state directory shows that all nodes may use a volume.
+    /// True if the state directory or the kernel shows that all nodes may use a volume.
     fn has_traces(&self, volume: VolumeId) -> Result<bool> {
-        if self.anchor_path(volume)?.symlink_metadata().is_ok() {
+        let anchor = self.anchor_path(volume);
+        if anchor.is_ok_and(|anchor| anchor.symlink_metadata().is_ok()) {
             return Ok(true);
         }
-        let devices = Devices::look(self.pools.kernel())?;
+        if !self.config.kernels.is_on() {
+            return Ok(false);
+        }
+        let devices = Devices::known(self.pools.kernel())?;
         let own = devices.of_volume(&VolumeIdentity::unrecorded(volume));
         Ok(own.iter().any(|minor| devices.is_pinned(*minor)))
     }

@@ -160,18 +160,19 @@ impl SharedStage<'_> {
         }
         self.refuse_elsewhere()?;
         // Read-write on all nodes: another mount of the filesystem that differs would be refused.
-        self.node.pools.kernel().mount(&MountSpec {
+        let mounted = self.node.pools.kernel().mount(&MountSpec {
             device: &self.device.path(),
             target: self.path,
             fs,
             read_only: options.read_only,
             options: &options.words,
-        })?;
-        let done = self.check_mounted(options.read_only).and_then(|()| {
-            match group.filter(|_| !options.read_only) {
-                Some(gid) => fs_group::chown_root(self.path, gid),
-                None => Ok(()),
-            }
+        });
+        let checked = mounted
+            .map_err(Error::from)
+            .and_then(|()| self.check_mounted(options.read_only));
+        let done = checked.and_then(|()| match group.filter(|_| !options.read_only) {
+            Some(gid) => fs_group::chown_root(self.path, gid),
+            None => Ok(()),
         });
         done.inspect_err(|_| self.unmount(true)).map(|()| true)
     }

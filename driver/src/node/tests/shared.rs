@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
@@ -9,7 +10,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use rstest::rstest;
 
 use crate::controller::Anchors;
-use crate::kernel::{LoopDevices, Mounts, loop_path};
+use crate::kernel::{Error as KernelError, LoopDevices, Mounts, loop_path};
 use crate::node::{Error, Node, Result};
 use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
@@ -423,28 +424,54 @@ fn what_does_not_fit_is_refused_by_name() {
     m.assert_unused(id, "detached");
 }
 
-/// Runs the life of a volume on two nodes, with each call as often as it takes.
-fn live(m: &Machine, access: Access, capability: &csi::VolumeCapability, what: &str) {
-    let patiently = |call: &dyn Fn() -> Result<()>| {
-        let mut tries = (0..8).map(|_| call());
-        assert!(tries.any(|answer| answer.is_ok()), "{what}: {:?}", call());
-    };
-    let id = m.o.create(access, BYTES);
+/// Repeats a call until it succeeds.
+#[track_caller]
+fn patiently(what: &str, call: impl Fn() -> Result<()>) {
+    let answers: Vec<_> = (0..8).map(|_| call()).take_while(Result::is_err).collect();
+    assert!(answers.len() < 8, "{what}: {answers:?}");
+}
+
+/// The calls of one use of a volume on a node.
+fn use_once(
+    m: &Machine,
+    (node, name): (&SharedNode, &str),
+    id: VolumeId,
+    capability: &csi::VolumeCapability,
+) -> Result<()> {
+    let context = m.o.attach(id, name, capability)?;
+    node.use_it(id, &context, capability)?;
+    node.end_use(id)?;
+    m.o.detach(id, name)
+}
+
+/// Uses a volume on two nodes in turn, with each call as often as it takes, and deletes it.
+fn live(m: &Machine, id: VolumeId, capability: &csi::VolumeCapability, what: &str) {
     for (node, name) in [(&m.u, "u"), (&m.o, "o")] {
-        patiently(&|| m.o.attach(id, name, capability).map(drop));
-        patiently(&|| {
+        patiently(what, || {
             let context = m.o.attach(id, name, capability)?;
             node.use_it(id, &context, capability)
         });
         node.site.kernel.write_stamp(&node.target(), 5).unwrap();
-        patiently(&|| node.end_use(id));
-        patiently(&|| m.o.detach(id, name));
+        patiently(what, || node.end_use(id));
+        patiently(what, || m.o.detach(id, name));
         m.assert_unused(id, what);
     }
     let image = m.o.site.path(format!("volumes/{id}/image"));
     assert_eq!(m.kernel.stamps_of(&image).unwrap().synced, 5, "{what}");
     m.o.pools().delete_volume(&id).unwrap();
 }
+
+/// The kernel operations of these calls that change something.
+const EFFECTS: [&str; 8] = [
+    "loop.attach",
+    "loop.detach",
+    "loop.flush",
+    "loop.read-ahead",
+    "mount",
+    "bind",
+    "unmount",
+    "mkfs",
+];
 
 /// Each effect of each call fails once, before or after it has happened. The next calls go on.
 #[rstest]
@@ -456,21 +483,80 @@ fn a_call_that_fails_anywhere_is_repeated(
 ) {
     let m = Machine::new();
     m.kernel.take_effects();
-    live(&m, access.clone(), &capability, "without a failure");
+    let create = || m.o.create(access.clone(), BYTES);
+    live(&m, create(), &capability, "without a failure");
     let effects = m.kernel.take_effects();
-    for op in ["loop.attach", "loop.detach", "mount", "bind", "unmount"] {
+    for op in EFFECTS {
         let calls = effects.iter().filter(|effect| **effect == op).count();
         for nth in 1..=calls {
             for is_done in [false, true] {
+                let id = create();
                 if is_done {
                     m.kernel.fail_afterwards(op, nth, libc::EIO);
                 } else {
                     m.kernel.fail(op, nth, libc::EIO);
                 }
                 let what = format!("{op} {nth}, done: {is_done}");
-                live(&m, access.clone(), &capability, &what);
+                live(&m, id, &capability, &what);
                 m.kernel.behave();
             }
         }
+    }
+}
+
+/// Makes the kernel answer nothing any more before this effect, as to a process that was killed.
+fn kill_before(kernel: &Model, effect: usize) {
+    let done = Arc::new(AtomicUsize::new(0));
+    for op in EFFECTS {
+        let done = done.clone();
+        kernel.shared_hook(op, move |path| {
+            if done.fetch_add(1, Ordering::Relaxed) < effect {
+                Ok(())
+            } else {
+                Err(KernelError::errno(op, path, libc::EIO))
+            }
+        });
+    }
+    for op in ["loops", "loop_info", "loop_open", "mounts", "probe"] {
+        let done = done.clone();
+        kernel.shared_hook(op, move |path| {
+            if done.load(Ordering::Relaxed) <= effect {
+                Ok(())
+            } else {
+                Err(KernelError::errno(op, path, libc::EIO))
+            }
+        });
+    }
+}
+
+/// The drivers of both nodes are killed before each effect in turn, and start again.
+#[rstest]
+#[case::filesystem(ext4(), single())]
+#[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+fn drivers_that_are_killed_anywhere_go_on(
+    #[case] access: Access,
+    #[case] capability: csi::VolumeCapability,
+) {
+    let mut m = Machine::new();
+    for effect in 0.. {
+        let what = format!("killed before effect {effect}");
+        let id = m.o.create(access.clone(), BYTES);
+        kill_before(&m.kernel, effect);
+        let used = use_once(&m, (&m.u, "u"), id, &capability)
+            .and_then(|()| use_once(&m, (&m.o, "o"), id, &capability));
+        m.kernel.behave();
+        if used.is_ok() {
+            assert!(effect > 8, "{effect} effects are few");
+            return;
+        }
+        for node in [&mut m.o, &mut m.u] {
+            node.restart();
+        }
+        for (node, name) in [(&m.u, "u"), (&m.o, "o")] {
+            patiently(&what, || node.end_use(id));
+            patiently(&what, || m.o.detach(id, name));
+        }
+        m.assert_unused(id, &what);
+        live(&m, id, &capability, &what);
     }
 }
