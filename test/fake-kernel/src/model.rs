@@ -334,12 +334,7 @@ impl Model {
     /// Clears all devices and mounts, and what was written and not synced; the content of files
     /// stays. The boot ID is another one.
     pub fn reboot(&self) {
-        let mut state = self.state.lock();
-        *state = State {
-            namespaces: state.namespaces,
-            ..State::default()
-        };
-        drop(state);
+        self.state.lock().reboot();
         let mut script = self.script.lock();
         script.boots += 1;
         script.boot_id = format!("boot-{}", script.boots);

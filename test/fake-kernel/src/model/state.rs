@@ -129,6 +129,14 @@ impl Default for State {
 }
 
 impl State {
+    /// Forgets all but how many namespaces there were: those of before keep their numbers.
+    pub(super) fn reboot(&mut self) {
+        *self = State {
+            namespaces: self.namespaces,
+            ..State::default()
+        };
+    }
+
     /// Detaches the autoclear devices that nothing holds. Repeats this, since one may hold another.
     pub(super) fn settle(&mut self) {
         let supers = self.supers.iter();
