@@ -67,8 +67,10 @@ pub(super) struct CertainLook {
 }
 
 impl CertainLook {
-    /// UNAVAILABLE while a node with a pin on one of these devices may be gone, or may not.
+    /// UNAVAILABLE while it is not certain which nodes have pinned one of these devices: a node may be
+    /// gone, or may not, or the kernel can't describe a device that may be a pin.
     pub(super) fn refuse_uncertain(&self, volume: VolumeId, minors: &BTreeSet<u32>) -> Result<()> {
+        self.devices.refuse_undecided(minors)?;
         let dead = self.devices.dead();
         let uncertain = dead
             .iter()
@@ -86,11 +88,10 @@ impl CertainLook {
 }
 
 impl Node {
-    /// Looks at all devices in full. UNAVAILABLE while one can't be described that may be a pin.
+    /// Looks at all devices in full, and learns which pins are certainly dead.
     pub(super) fn certain_look(&self) -> Result<CertainLook> {
         let began = Instant::now();
         let devices = Devices::look(self.pools.kernel())?;
-        devices.refuse_undecided()?;
         let dead = devices.dead();
         let gone = self.pinning.dead.certain(dead, began, Instant::now());
         Ok(CertainLook { devices, gone })

@@ -343,7 +343,7 @@ fn a_user_has_size_usage_and_health_of_its_mount_alone() {
 
     assert_eq!(m.u.expand(id, &target, BYTES).unwrap(), BYTES);
     refused!(m.u.expand(id, &target, 2 * BYTES), Error::NotYet(_));
-    m.o.pools().expand_volume(&id, (2 * BYTES).into()).unwrap();
+    m.o.pools().expand_volume(&id, 2 * BYTES).unwrap();
     refused!(m.u.expand(id, &target, 2 * BYTES), Error::NotYet(_));
     m.o.node().grow(&m.o.record(id)).unwrap();
     assert_eq!(m.u.expand(id, &target, 2 * BYTES).unwrap(), 2 * BYTES);

@@ -151,7 +151,7 @@ fn nodes_see_one_filesystem_at_once(#[case] fs: FsType) {
 
     let grown = o.patiently(move |o| {
         let bytes = o.record(id).capacity_bytes.max(512 * MI);
-        o.pools().expand_volume(&id, bytes.into())?;
+        o.pools().expand_volume(&id, bytes)?;
         o.node().grow(&o.record(id))?;
         Ok(bytes)
     });
