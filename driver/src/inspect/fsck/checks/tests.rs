@@ -218,6 +218,7 @@ impl Scene {
             over,
             limit: None,
             file: None,
+            ranges: Vec::new(),
         }));
     }
 
