@@ -550,6 +550,18 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
         .map_err(|e| Error::io("fsync", device.path(), e))
 }
 
+/// The kernel counts on at each attach of a file to any device, and at each detach.
+pub(super) fn diskseq(minor: u32) -> Result<Option<u64>> {
+    let path = sysfs(minor, "diskseq");
+    let Some(text) = unless_gone(read_attribute(&path))? else {
+        return Ok(None);
+    };
+    let number = text
+        .parse::<u64>()
+        .map_err(|e| Error::io("read", path, io::Error::other(e)))?;
+    Ok(Some(number))
+}
+
 /// See `Documentation/block/stat.rst` of the kernel: the fifth field counts writes, the twelfth
 /// discards.
 pub(super) fn writes(minor: u32) -> Result<u64> {
