@@ -20,16 +20,16 @@ service! {
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Delete,
-        holding |r| Key::volume(&r.volume_id), but for [secrets],
+        holding |r, _| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
         -> ControllerPublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume_record(&r.volume_id),
+        about |r| &r.volume_id, holding |r, _| Key::volume_record(&r.volume_id),
         but for [secrets, volume_context];
     "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
         -> ControllerUnpublishVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Leave,
-        holding |r| Key::volume_record(&r.volume_id), but for [secrets],
+        holding |r, _| Key::volume_record(&r.volume_id), but for [secrets],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse
@@ -53,7 +53,7 @@ service! {
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id, as |_, _| Work::Delete,
-        holding |r| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets],
+        holding |r, _| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets],
         freeing |_| Freed::Room;
     "ListSnapshots" list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse
         about |r| if r.snapshot_id.is_empty() { &r.source_volume_id } else { &r.snapshot_id };
@@ -63,7 +63,7 @@ service! {
         -> ControllerExpandVolumeResponse
         about |r| &r.volume_id,
         as expansion, unless Controller::refuses_expansion,
-        holding |r| Key::volume(&r.volume_id), but for [secrets];
+        holding |r, _| Key::volume(&r.volume_id), but for [secrets];
     "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse
         about |r| &r.volume_id;
@@ -71,7 +71,7 @@ service! {
         -> ControllerModifyVolumeResponse
         about |r| &r.volume_id,
         as modification, unless Controller::refuses_modification,
-        holding |r| Key::volume(&r.volume_id), but for [secrets],
+        holding |r, _| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
 }
 
@@ -180,12 +180,12 @@ fn provisioning(id: &str, pools: &Pools) -> Option<Provisioning> {
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.
-fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Hold> {
+fn new_volume(request: &csi::CreateVolumeRequest, _: &Pools) -> Vec<Hold> {
     let name = Key::VolumeName(request.name.clone()).changed();
     std::iter::once(name).chain(source(request)).collect()
 }
 
-fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Hold> {
+fn new_snapshot(request: &csi::CreateSnapshotRequest, _: &Pools) -> Vec<Hold> {
     let name = Key::SnapshotName(request.name.clone()).changed();
     vec![name, Key::Volume(request.source_volume_id.clone()).copied()]
 }

@@ -13,23 +13,23 @@ service! {
 
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse
         about |r| &r.volume_id, as |r, pools| staging(&r.volume_id, pools),
-        holding |r| Key::volume_mount(&r.volume_id), but for [secrets, volume_context];
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Unstage,
-        holding |r| Key::volume_mount(&r.volume_id), but for [],
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
         about |r| &r.volume_id,
         in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
         by |r| &r.volume_context,
-        holding |r| Key::volume_mount(&r.volume_id),
+        holding |r, _| Key::volume_mount(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
         about |r| &r.volume_id, as unpublishing,
-        holding |r| Key::volume_mount(&r.volume_id), but for [],
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [],
         freeing unpublished;
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
         -> NodeGetVolumeStatsResponse
@@ -42,7 +42,7 @@ service! {
         about |_| "", in |_, pools| Lane::of_all(pools);
     "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
         about |r| &r.volume_id, as |r, pools| staging(&r.volume_id, pools),
-        holding |r| Key::volume_mount(&r.volume_id), but for [secrets];
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [secrets];
     "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse
         about |_| "";

@@ -16,14 +16,14 @@ fn map(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("key".to_owned(), value.to_owned())])
 }
 
-fn keys(request: &impl Call) -> BTreeSet<String> {
+fn keys(request: &impl Call, pools: &Pools) -> BTreeSet<String> {
     let word = |hold: Hold| match hold.usage {
         Usage::Change => hold.key.to_string(),
         Usage::Record => format!("record of {}", hold.key),
         Usage::Mount => format!("mount of {}", hold.key),
         Usage::Copy => format!("copy of {}", hold.key),
     };
-    request.holds().into_iter().map(word).collect()
+    request.holds(pools).into_iter().map(word).collect()
 }
 
 fn volume(id: &str) -> BTreeSet<String> {
@@ -32,11 +32,12 @@ fn volume(id: &str) -> BTreeSet<String> {
 
 #[test]
 fn calls_on_a_volume_hold_it() {
+    let site = Site::fake(&["a"]);
     macro_rules! on_a_volume {
         ($($request:ident)+) => {
             $(
                 let request = csi::$request { volume_id: "v".into(), ..Default::default() };
-                let held = keys(&request).into_iter();
+                let held = keys(&request, site.pools()).into_iter();
                 let held = held.map(|key| {
                     let key = key.trim_start_matches("record of ");
                     key.trim_start_matches("mount of ").to_owned()
@@ -231,9 +232,10 @@ fn a_repeated_call_copies_and_allocates_nothing() {
 
 #[test]
 fn questions_hold_nothing() {
+    let site = Site::fake(&["a"]);
     macro_rules! questions {
         ($($request:ident)+) => {
-            $(assert_eq!(csi::$request::default().holds(), [], "{}", stringify!($request));)+
+            $(assert_eq!(csi::$request::default().holds(site.pools()), [], "{}", stringify!($request));)+
         };
     }
     questions! {
@@ -249,6 +251,7 @@ fn questions_hold_nothing() {
 
 #[test]
 fn a_new_volume_holds_its_name_and_its_source() {
+    let site = Site::fake(&["a"]);
     let from = |source: Option<Type>| csi::CreateVolumeRequest {
         name: "a/\n".into(),
         volume_content_source: Some(csi::VolumeContentSource { r#type: source }),
@@ -272,25 +275,32 @@ fn a_new_volume_holds_its_name_and_its_source() {
         (from(Some(source)), Some("copy of volume v")),
     ] {
         let held = held.map(str::to_owned).into_iter();
-        assert_eq!(keys(&request), held.chain([name.clone()]).collect());
+        assert_eq!(
+            keys(&request, site.pools()),
+            held.chain([name.clone()]).collect()
+        );
         assert_eq!(request.about(), "a/\n");
     }
 }
 
 #[test]
 fn snapshots_and_groups_hold_their_members() {
+    let site = Site::fake(&["a"]);
     let snapshot = csi::CreateSnapshotRequest {
         name: "s".into(),
         source_volume_id: "v".into(),
         ..Default::default()
     };
     let held = ["snapshot \"s\"", "copy of volume v"].map(str::to_owned);
-    assert_eq!(keys(&snapshot), held.into());
+    assert_eq!(keys(&snapshot, site.pools()), held.into());
     let delete = csi::DeleteSnapshotRequest {
         snapshot_id: "s".into(),
         ..Default::default()
     };
-    assert_eq!(keys(&delete), ["snapshot s".to_owned()].into());
+    assert_eq!(
+        keys(&delete, site.pools()),
+        ["snapshot s".to_owned()].into()
+    );
 
     let group = csi::CreateVolumeGroupSnapshotRequest {
         name: "g".into(),
@@ -303,14 +313,14 @@ fn snapshots_and_groups_hold_their_members() {
         "copy of volume w",
     ]
     .map(str::to_owned);
-    assert_eq!(keys(&group), held.into());
+    assert_eq!(keys(&group, site.pools()), held.into());
     let delete = csi::DeleteVolumeGroupSnapshotRequest {
         group_snapshot_id: "g".into(),
         snapshot_ids: vec!["s".into(), "t".into()],
         ..Default::default()
     };
     let held = ["group snapshot g", "snapshot s", "snapshot t"].map(str::to_owned);
-    assert_eq!(keys(&delete), held.into());
+    assert_eq!(keys(&delete, site.pools()), held.into());
 }
 
 /// Two requests that differ only in their secrets are equal. This test covers every request with
