@@ -8,7 +8,7 @@ use super::operation_locks::{Hold, Key};
 use super::pool_threads::{Lane, Work};
 use crate::controller::Controller;
 use crate::controller::parameters::makes_thick;
-use crate::storage::{Freed, Pools, Provisioning, SnapshotId};
+use crate::storage::{self, Freed, Pools, Provisioning, SnapshotId};
 
 service! {
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
@@ -24,12 +24,13 @@ service! {
         freeing |_| Freed::Room;
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
         -> ControllerPublishVolumeResponse
-        about |r| &r.volume_id, holding |r, _| Key::volume_record(&r.volume_id),
+        about |r| &r.volume_id, as |r, pools| publication(&r.volume_id, pools),
+        holding |r, pools| attachment(&r.volume_id, pools),
         but for [secrets, volume_context];
     "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
         -> ControllerUnpublishVolumeResponse
-        about |r| &r.volume_id, as |_, _| Work::Leave,
-        holding |r, _| Key::volume_record(&r.volume_id), but for [secrets],
+        about |r| &r.volume_id, as |r, pools| unpublication(&r.volume_id, pools),
+        holding |r, pools| attachment(&r.volume_id, pools), but for [secrets],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse
@@ -164,8 +165,19 @@ pub(super) fn snapshots<'a>(
     }
 }
 
+/// The work to stage a volume, or to grow it where it is staged. Both give a thick volume the
+/// blocks that it has lost. Its image alone says whether it lacks any, and this must not wait for a
+/// disk.
+pub(super) fn staging(volume_id: &str, pools: &Pools) -> Work {
+    if is_thick(volume_id, pools) {
+        Work::StageThick
+    } else {
+        Work::Change
+    }
+}
+
 /// True for a thick volume, or a snapshot of one: its restore is thick, too.
-pub(super) fn is_thick(id: &str, pools: &Pools) -> bool {
+fn is_thick(id: &str, pools: &Pools) -> bool {
     provisioning(id, pools) == Some(Provisioning::Thick)
 }
 
@@ -177,6 +189,47 @@ fn provisioning(id: &str, pools: &Pools) -> Option<Provisioning> {
     }
     let volume = pools.volume(&id.parse().ok()?).ok()?;
     Some(volume.settings.provisioning)
+}
+
+/// True for a volume that is mounted when it is published to a node, and unmounted when it is
+/// unpublished: all nodes of a kernel may use it.
+fn is_shared(id: &str, pools: &Pools) -> bool {
+    let volume = id.parse().ok().map(|handle| pools.volume(&handle));
+    volume.is_some_and(|volume| volume.is_ok_and(|volume| volume.is_shared()))
+}
+
+/// The work of ControllerPublishVolume.
+fn publication(id: &str, pools: &Pools) -> Work {
+    if is_shared(id, pools) {
+        staging(id, pools)
+    } else {
+        Work::Change
+    }
+}
+
+/// The work of ControllerUnpublishVolume.
+fn unpublication(id: &str, pools: &Pools) -> Work {
+    if is_shared(id, pools) {
+        Work::Unstage
+    } else {
+        Work::Leave
+    }
+}
+
+/// The locks of ControllerPublishVolume and ControllerUnpublishVolume. A volume that can't be found
+/// now may turn out to be a shared one by the time of the call: its pool may open.
+fn attachment(id: &str, pools: &Pools) -> Vec<Hold> {
+    let volume = id.parse().ok().map(|handle| pools.volume(&handle));
+    let may_mount = match volume {
+        Some(Ok(volume)) => volume.is_shared(),
+        Some(Err(error)) => matches!(error, storage::Error::Unavailable { .. }),
+        None => false,
+    };
+    if may_mount {
+        Key::volume_mount(id)
+    } else {
+        Key::volume_record(id)
+    }
 }
 
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.

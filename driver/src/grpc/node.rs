@@ -1,6 +1,6 @@
 //! The Node service over gRPC.
 
-use super::controller::is_thick;
+use super::controller::staging;
 use super::dispatch::service;
 use super::operation_locks::Key;
 use super::pool_threads::{Lane, Work};
@@ -48,17 +48,6 @@ service! {
         about |_| "";
     "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
         about |_| "";
-}
-
-/// The work to stage a volume, or to grow it where it is staged. Both give a thick volume the
-/// blocks that it has lost. Its image alone says whether it lacks any, and this must not wait for a
-/// disk.
-fn staging(volume_id: &str, pools: &Pools) -> Work {
-    if is_thick(volume_id, pools) {
-        Work::StageThick
-    } else {
-        Work::Change
-    }
 }
 
 /// Nothing else unstages an inline volume.

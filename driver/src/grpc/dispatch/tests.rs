@@ -5,7 +5,7 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 
 use super::*;
 use crate::grpc::operation_locks::Usage;
-use crate::storage::Provisioning;
+use crate::storage::{Provisioning, Reach};
 use crate::testkit::{Site, from, new, of_volume, pairs};
 
 mod copies;
@@ -138,6 +138,39 @@ fn calls_that_mount_a_thick_volume_have_threads_of_their_own() {
             Work::Change,
             "it allocates nothing"
         );
+    }
+}
+
+/// The publication of a shared volume mounts it on its own node, and the end of the last one unmounts
+/// it. Neither runs beside a copy, which may freeze it.
+#[test]
+fn attachments_of_shared_volumes_mount_and_those_of_others_are_records() {
+    let site = Site::fake(&["a"]);
+    let mut shared = new("shared");
+    shared.reach = Reach::Kernel;
+    let mut thick = new("thick");
+    thick.reach = Reach::Kernel;
+    thick.settings.provisioning = Provisioning::Thick;
+    // Volume → the work to attach and to detach it, and how it is held
+    for (volume, attach, detach, usage) in [
+        (new("own"), Work::Change, Work::Leave, "record"),
+        (shared, Work::Change, Work::Unstage, "mount"),
+        (thick, Work::StageThick, Work::Unstage, "mount"),
+    ] {
+        let volume_id = site.create(volume).id.to_string();
+        let held = BTreeSet::from([format!("{usage} of volume {volume_id}")]);
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_id: volume_id.clone(),
+            ..Default::default()
+        };
+        let unpublish = csi::ControllerUnpublishVolumeRequest {
+            volume_id,
+            ..Default::default()
+        };
+        let works = [publish.work(site.pools()), unpublish.work(site.pools())];
+        assert_eq!(works, [attach, detach]);
+        assert_eq!(keys(&publish, site.pools()), held);
+        assert_eq!(keys(&unpublish, site.pools()), held);
     }
 }
 
