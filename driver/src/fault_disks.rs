@@ -8,11 +8,13 @@ use std::collections::BTreeSet;
 use std::fs::File;
 use std::io::ErrorKind::{ConnectionRefused, NotFound};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::power_cut::Loss;
 use hostloop_fault_disk::{Error, Result, Settings};
 
+use crate::record::VolumeRecord;
 use crate::record::id::VolumeId;
 
 #[cfg(test)]
@@ -21,6 +23,9 @@ pub(crate) mod testing;
 /// The socket of the server, in the state directory of the driver. Its directory has no mounts beneath
 /// it, so kubelet can always unmount that from the server's pod.
 const SOCKET: &str = "fault-disks/sock";
+
+/// How long a person's command waits for an answer of the server.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// What is said of the disk of a volume that can't do something.
 pub(crate) fn failure(id: VolumeId, error: &Error) -> String {
@@ -37,6 +42,17 @@ pub(crate) enum DiskPresence {
     Gone,
 }
 
+/// Disks that are held: none of them reads or writes. They go on once this is dropped.
+#[derive(Debug)]
+pub(crate) struct HeldDisks(Client);
+
+impl HeldDisks {
+    /// The disks go on. Fails if they have not been held until now.
+    pub(crate) fn release(mut self) -> Result<()> {
+        self.0.release()
+    }
+}
+
 /// The client of the server of this node's fault disks.
 #[derive(Clone, Debug)]
 pub(crate) struct FaultDisks {
@@ -51,10 +67,30 @@ impl FaultDisks {
         }
     }
 
-    /// Makes the disk of a volume, and returns the file for its loop device.
+    /// The disks that are served now, by the handles of their volumes; `None` without a server.
+    pub(crate) fn list(&self) -> Result<Option<Vec<String>>> {
+        let client = found(Client::connect_within(&self.socket, LOOK))?;
+        client.map(|mut client| client.list()).transpose()
+    }
+
+    /// Why no volume of this node can get a fault disk now; `None` if a server has answered this.
+    pub(crate) fn obstacle(&self, listed: &Result<Option<Vec<String>>>) -> Option<String> {
+        match listed {
+            Ok(Some(_)) => None,
+            Ok(None) => Some(format!(
+                "no process serves fault disks (hostloop fault-disks) at {}",
+                self.socket.display()
+            )),
+            Err(error) => Some(format!("the process that serves fault disks: {error}")),
+        }
+    }
+
+    /// Makes the disk of a volume, and returns the file for its loop device. The disks of one
+    /// namespace may have half of the memory.
     pub(crate) fn serve(
         &self,
         id: VolumeId,
+        namespace: &str,
         image: &File,
         cache_bytes: u64,
         settings: &Settings,
@@ -64,7 +100,7 @@ impl FaultDisks {
         // An earlier disk of the volume may still write its cache to the image.
         client.end(&name)?;
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-        client.serve(&name, image, cache_bytes, settings)
+        client.serve_in(namespace, &name, image, cache_bytes, settings)
     }
 
     /// Gives the disk of a volume these settings, if it is served now. One that has them keeps its
@@ -96,6 +132,14 @@ impl FaultDisks {
         cut.map(drop)
     }
 
+    /// Holds all I/O of the disks of volumes from one instant on, for no longer than this.
+    pub(crate) fn hold(&self, ids: &[VolumeId], longest: Duration) -> Result<HeldDisks> {
+        let mut client = Client::connect(&self.socket)?;
+        let names = ids.iter().map(VolumeId::to_string).collect();
+        client.hold(names, longest)?;
+        Ok(HeldDisks(client))
+    }
+
     /// Makes the disk of a volume as large as its image.
     pub(crate) fn grow(&self, id: VolumeId) -> Result<()> {
         Client::connect(&self.socket)?.grow(&id.to_string())
@@ -122,16 +166,48 @@ impl FaultDisks {
         }
     }
 
+    /// True if the power of the disk of a volume was cut, as far as the server can be asked.
+    pub(crate) fn is_cut(&self, volume: &VolumeRecord) -> bool {
+        volume.fault_disk.is_some() && matches!(self.state(volume.id), Ok(DiskPresence::Cut))
+    }
+
     /// `None` without a server. Its disks have ended with it.
     fn connect(&self) -> Result<Option<Client>> {
-        match Client::connect(&self.socket) {
-            Ok(client) => Ok(Some(client)),
-            Err(Error::System { error, .. })
-                if matches!(error.kind(), NotFound | ConnectionRefused) =>
-            {
-                Ok(None)
-            }
-            Err(error) => Err(error),
+        found(Client::connect(&self.socket))
+    }
+}
+
+/// `None` if there is no server.
+fn found(connected: Result<Client>) -> Result<Option<Client>> {
+    match connected {
+        Ok(client) => Ok(Some(client)),
+        Err(Error::System { error, .. })
+            if matches!(error.kind(), NotFound | ConnectionRefused) =>
+        {
+            Ok(None)
         }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use hostloop_fault_disk::protocol::Answer;
+
+    use super::*;
+
+    #[test]
+    fn a_node_without_a_server_that_answers_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let disks = FaultDisks::of(dir.path());
+        let obstacle = || disks.obstacle(&disks.list());
+        let why = obstacle().unwrap();
+        assert!(why.starts_with("no process serves fault disks"), "{why}");
+        assert!(why.contains("fault-disks/sock"), "{why}");
+        testing::answer_all(dir.path(), &Answer::Refused("out of order".to_owned()));
+        let why = obstacle().unwrap();
+        assert!(why.contains("out of order"), "{why}");
+        testing::answer_all(dir.path(), &Answer::Disks(Vec::new()));
+        assert_eq!(obstacle(), None);
     }
 }

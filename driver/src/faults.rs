@@ -18,6 +18,7 @@ mod decide;
 mod effects;
 mod error;
 mod fault_disk;
+mod file_ranges;
 mod frozen;
 mod full;
 mod offered;
@@ -30,7 +31,7 @@ mod tests;
 
 use decide::FaultStep;
 pub use error::{EndsLater, FaultError, Obstacle};
-pub use offered::offered;
+pub use offered::{offered, offered_by_fault_disks};
 use target::Target;
 
 /// How often the driver looks whether a fault still has its effect, which another staging ends.
@@ -122,6 +123,13 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
     if let Some(why) = (effect.obstacle)(target, requested.kind) {
         return Ok(refused(requested, &why));
     }
+    let file = requested.file.as_ref();
+    let ranges = match file.map(|file| file_ranges::find(target, file)) {
+        None => Vec::new(),
+        Some(Ok(ranges)) => ranges,
+        Some(Err(FaultError::Impossible(why))) => return Ok(refused(requested, &why)),
+        Some(Err(error)) => return Err(error),
+    };
     let (id, now) = (target.record.id, now_ns());
     let fault = FaultRecord {
         fault: requested.to_string(),
@@ -129,6 +137,7 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         over: false,
         limit: (effect.limit)(target, requested.kind),
         file: None,
+        ranges,
     };
     let record = target
         .pools
@@ -161,13 +170,14 @@ fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Faul
     Ok(active(requested, since_ns))
 }
 
-/// Ends a fault after its time has passed, and remembers it. The limit and the file leave the record:
-/// what looks like them later belongs to a user.
+/// Ends a fault after its time has passed, and remembers it. The limit, the file and the ranges leave
+/// the record: what looks like them later belongs to a user.
 fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     effects::end(target)?;
     target.pools.clear_in_volume(&target.record.id, |record| {
         if let Some(fault) = &mut record.fault {
             (fault.over, fault.limit, fault.file) = (true, None, None);
+            fault.ranges = Vec::new();
         }
     })?;
     let ended = ended(target)?;

@@ -6,6 +6,7 @@
 //! ends when it is cleared, after its time, and with the process: the next one begins without faults.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
@@ -50,34 +51,48 @@ pub struct PoolFaults {
     pools: Arc<Pools>,
     is_enabled: bool,
     files: FaultFiles,
-    /// The faults that claims may ask for.
-    claims: Vec<OfferedFault>,
     /// What was last done, by slot. Held while it is done.
     known: Vec<Mutex<Option<KnownPoolFault>>>,
-    /// What was last written, and what is known of each slot by then.
     shown: Mutex<Shown>,
     counts: Mutex<BTreeMap<CountKey, u64>>,
     /// True once the process ends: no fault begins any more.
     is_stopping: AtomicBool,
 }
 
+/// What the file says of the pools.
 struct Shown {
-    written: Option<NodeFaults>,
-    now: Vec<Option<PoolFaultNow>>,
+    said: NodeFaults,
+    /// False if the file lacks some of it.
+    is_written: bool,
 }
 
 impl PoolFaults {
     /// Forgets what was asked of an earlier process, and shows what can be asked for. `is_enabled` is
-    /// `--enable-faults`.
+    /// `--enable-faults`. Without it there is nothing more to do.
     pub fn new(pools: Arc<Pools>, is_enabled: bool) -> PoolFaults {
         let files = FaultFiles::at(&pools.options().state_dir);
-        let count = pools.count();
+        let slots = pools.slots().into_iter();
+        let said = NodeFaults {
+            enabled: is_enabled,
+            claims: if is_enabled {
+                faults::offered(pools.kernel())
+            } else {
+                Vec::new()
+            },
+            fault_disks: Vec::new(),
+            served_disks: None,
+            pools: slots
+                .map(|slot| PoolWithFaults {
+                    pool: slot.spec.name,
+                    ..PoolWithFaults::default()
+                })
+                .collect(),
+        };
         let faults = PoolFaults {
-            claims: faults::offered(pools.kernel()),
-            known: (0..count).map(|_| Mutex::default()).collect(),
+            known: said.pools.iter().map(|_| Mutex::default()).collect(),
             shown: Mutex::new(Shown {
-                written: None,
-                now: vec![None; count],
+                said,
+                is_written: false,
             }),
             counts: Mutex::default(),
             is_stopping: AtomicBool::new(false),
@@ -88,7 +103,10 @@ impl PoolFaults {
         if let Err(error) = faults.files.forget_requests() {
             tracing::warn!(%error, "faults of pools that an earlier process was asked for stay requested");
         }
-        faults.show();
+        for slot in faults.slots() {
+            faults.look(slot);
+        }
+        faults.write(&mut faults.shown.lock());
         faults
     }
 
@@ -98,20 +116,25 @@ impl PoolFaults {
         let requests = self.files.requests().unwrap_or_default();
         let requested = requests.get(&self.pool_name(slot));
         self.bring(slot, requested);
-        self.show();
+        self.show(slot);
     }
 
-    pub fn count(&self) -> usize {
-        self.known.len()
+    /// The slots of the pools that can have faults: none without `--enable-faults`.
+    pub fn slots(&self) -> Range<usize> {
+        if self.is_enabled {
+            0..self.known.len()
+        } else {
+            0..0
+        }
     }
 
     /// Ends all faults, before the process ends.
     pub fn end_all(&self) {
         self.is_stopping.store(true, Ordering::SeqCst);
-        for slot in 0..self.count() {
+        for slot in self.slots() {
             self.bring(slot, None);
+            self.show(slot);
         }
-        self.show();
     }
 
     /// How often each fault has come into each state.
@@ -151,9 +174,7 @@ impl PoolFaults {
                 }
             }
         }
-        let now = known.as_ref().map(|known| known.now.clone());
         self.say(slot, before.as_ref(), known.as_ref());
-        self.shown.lock().now[slot] = now;
     }
 
     /// Begins a fault, or refuses it.
@@ -195,9 +216,6 @@ impl PoolFaults {
         slot: usize,
         request: &PoolFaultRequest,
     ) -> Result<PoolFault, PoolFaultRefused> {
-        if !self.is_enabled {
-            return Err(PoolFaultRefused::NotEnabled);
-        }
         let fault = PoolFault::parse(&request.fault)?;
         if let Some(why) = effects::obstacle(&self.pools, slot, fault.kind) {
             return Err(why.into());
@@ -258,25 +276,32 @@ impl PoolFaults {
         *counts.entry((pool, fault, now.state)).or_default() += 1;
     }
 
-    /// Writes what is known and what can be asked for, if it has changed.
-    fn show(&self) {
+    /// Writes what is known of a pool and what can be asked of it, if it has changed.
+    fn show(&self, slot: usize) {
+        self.look(slot);
+        self.write(&mut self.shown.lock());
+    }
+
+    /// Notes what is known of a pool and what can be asked of it.
+    fn look(&self, slot: usize) {
+        // One that hangs holds up no other.
+        let faults = self.offered(slot);
+        let known = self.known[slot].lock();
+        let now = known.as_ref().map(|known| known.now.clone());
         let mut shown = self.shown.lock();
-        let slots = self.pools.slots().into_iter().enumerate();
-        let pools = slots.map(|(slot, of_slot)| PoolWithFaults {
-            pool: of_slot.spec.name,
-            faults: self.offered(slot),
-            now: shown.now[slot].clone(),
-        });
-        let now = NodeFaults {
-            enabled: self.is_enabled,
-            claims: self.claims.clone(),
-            pools: pools.collect(),
-        };
-        if shown.written.as_ref() == Some(&now) {
+        let pool = &mut shown.said.pools[slot];
+        if pool.faults != faults || pool.now != now {
+            (pool.faults, pool.now) = (faults, now);
+            shown.is_written = false;
+        }
+    }
+
+    fn write(&self, shown: &mut Shown) {
+        if shown.is_written {
             return;
         }
-        match self.files.show(&now) {
-            Ok(()) => shown.written = Some(now),
+        match self.files.show(&shown.said) {
+            Ok(()) => shown.is_written = true,
             Err(error) => tracing::debug!(%error, "the faults of pools can't be shown"),
         }
     }

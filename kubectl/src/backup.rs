@@ -27,6 +27,7 @@ mod error;
 mod fake_service;
 mod ranges;
 mod restore;
+mod second_content;
 mod service;
 mod transfer;
 mod work;
@@ -38,7 +39,9 @@ use archive::{Archive, BackupInfo, VolumeInfo};
 use error::ServiceError;
 use ranges::Listing;
 use service::{Asker, Question, needs_full};
-use work::{BLOCK, FILESYSTEM, Made, NewClaim, ReadySnapshot, Work, WorkArgs};
+use work::{
+    BLOCK, FILESYSTEM, Made, NewClaim, ReadySnapshot, Work, WorkArgs, cluster_of_block_volume,
+};
 
 const ABOUT: &str = "\
 What it does:
@@ -82,12 +85,14 @@ pub struct Args {
 
 pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     let mut progress = ProgressLine::new();
+    let elsewhere = cluster_of_block_volume(cluster, &args.work);
     let work = Work::new(cluster, &args.work, "backup");
+    let block_work = Work::new(&elsewhere, &args.work, "backup");
     let done = tokio::select! {
-        done = back_up(args, &work, &mut progress) => done,
+        done = back_up(args, &work, &block_work, &mut progress) => done,
         signal = interrupted() => Err(Error::Stopped(signal)),
     };
-    clean_up(&work, &mut progress).await;
+    clean_up(&[&block_work, &work], &mut progress).await;
     let done = done?;
     let kind = if done.base.is_some() {
         "what has changed"
@@ -106,23 +111,34 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 }
 
 /// Deletes what is not to stay. A backup that is complete stays so if that fails.
-async fn clean_up(work: &Work<'_>, progress: &mut ProgressLine) {
+async fn clean_up(works: &[&Work<'_>], progress: &mut ProgressLine) {
     progress.show("deleting what is not needed any more");
-    let left = work.clean_up().await;
+    let mut commands = Vec::new();
+    for work in works {
+        let left = work.clean_up().await;
+        if !left.is_empty() {
+            let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+            commands.push(format!(
+                "kubectl -n {} delete {}",
+                work.cluster.namespace,
+                left.join(" ")
+            ));
+        }
+    }
     progress.clear();
-    if !left.is_empty() {
-        let left: Vec<String> = left.iter().map(ToString::to_string).collect();
+    if !commands.is_empty() {
         terminal::warn(&format!(
-            "Not everything was deleted. Delete the rest: kubectl -n {} delete {}",
-            work.cluster.namespace,
-            left.join(" ")
+            "Not everything was deleted. Delete the rest: {}",
+            commands.join("; ")
         ));
     }
 }
 
+/// The block volume that is copied is one of `block_work`.
 async fn back_up(
     args: &Args,
     work: &Work<'_>,
+    block_work: &Work<'_>,
     progress: &mut ProgressLine,
 ) -> Result<BackupInfo, Error> {
     let volume = volume(work, &args.claim).await?;
@@ -143,25 +159,27 @@ async fn back_up(
 
     let mut data = archive.begin()?;
     if !listing.ranges.is_empty() {
-        if volume.mode == FILESYSTEM {
-            work.allow_mode_change(&snapshot).await?;
-        }
-        work.claim(NewClaim {
-            name: &work.name,
-            mode: BLOCK,
-            class: volume.storage_class.as_deref(),
-            size: snapshot.size,
-            snapshot: Some(&snapshot.name),
-        })
-        .await?;
-        work.pod(&work.name, BLOCK, progress).await?;
+        let changes_mode = volume.mode == FILESYSTEM;
+        let source = block_work
+            .source(&snapshot, work, changes_mode, progress)
+            .await?;
+        block_work
+            .claim(NewClaim {
+                name: &block_work.name,
+                mode: BLOCK,
+                class: volume.storage_class.as_deref(),
+                size: snapshot.size,
+                snapshot: Some(&source),
+            })
+            .await?;
+        block_work.pod(&block_work.name, BLOCK, progress).await?;
         progress.show(&format!(
             "copying {} in {}",
             bytes(listing.bytes()),
             count(listing.ranges.len(), "range")
         ));
-        let pods = work.api();
-        transfer::read_device(&pods, &work.name, &listing.ranges, &mut data).await?;
+        let pods = block_work.api();
+        transfer::read_device(&pods, &block_work.name, &listing.ranges, &mut data).await?;
     }
     let (file, sha256, copied) = data.finish()?;
     let backup = BackupInfo {

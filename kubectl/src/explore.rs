@@ -49,7 +49,8 @@ use clean_up::CleanUpError;
 use cut_node::{CutNode, PodNode};
 use cut_objects::{ExplorationId, KEPT};
 use explored_claim::ExploredClaim;
-use report::{ExplorationReport, Explored};
+pub(crate) use report::ExplorationReport;
+use report::Explored;
 use steps::Steps;
 
 /// The number of the checks that may run at the same time.

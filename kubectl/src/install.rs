@@ -20,6 +20,7 @@ mod progress;
 mod report;
 mod snapshots;
 mod survey;
+mod unrequested;
 mod wait;
 
 use decide::InstallPlan;
@@ -198,6 +199,9 @@ pub enum Error {
     /// New definitions do not take effect.
     #[error("the API server does not serve {0} although it is defined: kubectl describe crd {0}")]
     NotEstablished(String),
+    /// The end of their server is a power cut.
+    #[error("{}", unrequested::sentence(.0))]
+    FaultDisksInUse(Vec<String>),
     /// Some nodes are not ready in time.
     #[error("{}; the objects are applied: when the cause is removed, hostloop starts", .0.join("; "))]
     NotReady(Vec<String>),
@@ -238,6 +242,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
             terminal::print(&[line])?;
         }
     }
+    unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     for line in &fitted.left_out {
         terminal::warn(&report::left_out(line));
@@ -248,6 +253,10 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
         if unchecked > 0 {
             terminal::warn(&report::unchecked(unchecked));
         }
+        let removed = unrequested::remove(&plan, &survey, &cluster, &mut objects).await?;
+        for key in removed {
+            terminal::warn(&format!("{key} would be removed"));
+        }
         print_yaml(&all)?;
         return Ok(ExitCode::SUCCESS);
     }
@@ -255,6 +264,12 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     terminal::print(&[report::applied(counts)])?;
     if !args.timeout.is_zero() {
         wait::until_ready(&cluster, &survey, args.timeout).await?;
+        // The drivers have restarted, and put no more volumes on fault disks. Those until then count.
+        unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
+    }
+    let removed = unrequested::remove(&plan, &survey, &cluster, &mut objects).await?;
+    if !removed.is_empty() {
+        terminal::print(&[report::removed(&removed)])?;
     }
     let next = report::next(plan.settings.driver_name.as_deref());
     terminal::print(&[String::new(), next])?;

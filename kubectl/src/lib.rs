@@ -70,6 +70,9 @@ const COMPLETER: &str = "kubectl_complete-hostloop";
 /// The label of every object that `install` applies.
 const NAME_LABEL: (&str, &str) = ("app.kubernetes.io/name", "hostloop");
 
+/// The DaemonSet of the servers of fault disks, and the name in the label of its pods.
+const FAULT_DISKS: &str = "hostloop-fault-disks";
+
 /// The lease that all snapshot controllers share: its namespace and its name.
 const SNAPSHOT_LEASE: (&str, &str) = ("kube-system", SNAPSHOT_CONTROLLER_LEASE);
 

@@ -186,6 +186,17 @@ pub(super) fn end(printed: io::Result<()>) -> io::Result<ExitCode> {
     }
 }
 
+/// The first of many things, a line each, and the number of the others.
+pub(super) fn first_lines(all: &[String]) -> String {
+    const SHOWN: usize = 10;
+    let shown = all.iter().take(SHOWN).map(|one| format!("\n  {one}"));
+    let shown: String = shown.collect();
+    match all.len().saturating_sub(SHOWN) {
+        0 => shown,
+        more => format!("{shown}\n  and {more} more"),
+    }
+}
+
 /// At most five names, and how many more there are.
 pub(super) fn names<N: AsRef<str>>(names: impl IntoIterator<Item = N>) -> String {
     const SHOWN: usize = 5;

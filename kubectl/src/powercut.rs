@@ -195,6 +195,7 @@ fn next_cut(claim: &PersistentVolumeClaim) -> ClaimFault {
     };
     ClaimFault {
         kind: FaultKind::Powercut,
+        file: None,
         lasts: None,
         seed,
     }
@@ -274,7 +275,7 @@ async fn cut(
             let awaited: Vec<(&PersistentVolumeClaim, Result<AwaitedFault, FaultStatus>)> = claims
                 .iter()
                 .zip(cuts)
-                .map(|(claim, cut)| (claim, Ok(AwaitedFault::Begin(*cut))))
+                .map(|(claim, cut)| (claim, Ok(AwaitedFault::Begin(cut.clone()))))
                 .collect();
             fault::until_said(cluster, &awaited, &known, args.wait.timeout).await
         }

@@ -113,7 +113,7 @@ pub struct Args {
     #[arg(long = "statedir", value_name = "DIR", requires = "pools")]
     state_dir: Option<PathBuf>,
 
-    /// Show a recording
+    /// Show a recording, or the report of `kubectl hostloop explore -o json`
     #[arg(long, value_name = "FILE")]
     replay: Option<PathBuf>,
 

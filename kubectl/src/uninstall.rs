@@ -17,9 +17,6 @@ mod node_files;
 mod remove;
 mod still_used;
 
-/// The number of volumes that an error names.
-const NAMED: usize = 10;
-
 /// Arguments of `uninstall`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(

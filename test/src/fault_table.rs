@@ -9,116 +9,9 @@ use crate::cluster::Cluster;
 use crate::plugin::Plugin;
 use crate::{PATIENCE, loop_devices, walk};
 
-/// Reads the disk, and not the page cache.
-const READ: &str = "dd if=/data/blocks of=/dev/null bs=4k iflag=direct";
-/// Reads blocks all over the disk.
-const READ_ALL: &str = "dd if=/data/large of=/dev/null bs=1M iflag=direct";
-const WRITE: &str = "echo new >/data/new";
-/// Writes more than a filesystem keeps for itself.
-const WRITE_MUCH: &str = "dd if=/dev/zero of=/data/much bs=1M count=64 conv=fsync";
+mod rows;
 
-/// What the kernel says, as a pod's programs print it.
-const EIO: &[&str] = &["Input/output error", "I/O error"];
-const EROFS: &[&str] = &["Read-only file system"];
-const ENOSPC: &[&str] = &["No space left on device"];
-
-/// What a pod sees of a fault.
-#[derive(Clone, Copy, Debug)]
-enum Seen {
-    /// This command fails, and prints one of these.
-    Fails(&'static str, &'static [&'static str]),
-    /// Writes wait, and go on once the fault is over.
-    Waits,
-    /// The volume can't have the fault.
-    Nothing,
-}
-
-/// How a fault ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heals {
-    /// In place, as soon as it is cleared.
-    InPlace,
-    /// In place if nothing was written meanwhile, which the kernel may do by itself.
-    Perhaps,
-    /// Once the pods are deleted.
-    Restaged,
-    /// In place, after its time.
-    InTime,
-}
-
-/// A row of the table.
-#[derive(Clone, Copy, Debug)]
-struct Row {
-    fault: &'static str,
-    fs: &'static str,
-    seen: Seen,
-    heals: Heals,
-}
-
-const fn row(fault: &'static str, fs: &'static str, seen: Seen, heals: Heals) -> Row {
-    Row {
-        fault,
-        fs,
-        seen,
-        heals,
-    }
-}
-
-const ROWS: [Row; 18] = [
-    row("gone", "ext4", Seen::Fails(READ, EIO), Heals::Perhaps),
-    row("gone", "xfs", Seen::Fails(READ, EIO), Heals::Perhaps),
-    row("gone", "btrfs", Seen::Fails(READ, EIO), Heals::Perhaps),
-    row(
-        "eio-from=64Mi",
-        "ext4",
-        Seen::Fails(READ_ALL, EIO),
-        Heals::Perhaps,
-    ),
-    row(
-        "eio-from=64Mi",
-        "xfs",
-        Seen::Fails(READ_ALL, EIO),
-        Heals::Perhaps,
-    ),
-    row(
-        "eio-from=64Mi",
-        "btrfs",
-        Seen::Fails(READ_ALL, EIO),
-        Heals::Perhaps,
-    ),
-    row("powercut", "ext4", Seen::Fails(READ, EIO), Heals::Restaged),
-    row("powercut", "xfs", Seen::Fails(READ, EIO), Heals::Restaged),
-    row("powercut", "btrfs", Seen::Fails(READ, EIO), Heals::Perhaps),
-    row("frozen", "ext4", Seen::Waits, Heals::InTime),
-    row("frozen", "xfs", Seen::Waits, Heals::InTime),
-    row("frozen", "btrfs", Seen::Waits, Heals::InTime),
-    row(
-        "readonly",
-        "ext4",
-        Seen::Fails(WRITE, EROFS),
-        Heals::Restaged,
-    ),
-    row("readonly", "xfs", Seen::Nothing, Heals::InPlace),
-    row("readonly", "btrfs", Seen::Nothing, Heals::InPlace),
-    row(
-        "full",
-        "ext4",
-        Seen::Fails(WRITE_MUCH, ENOSPC),
-        Heals::InPlace,
-    ),
-    row(
-        "full",
-        "xfs",
-        Seen::Fails(WRITE_MUCH, ENOSPC),
-        Heals::InPlace,
-    ),
-    row(
-        "full",
-        "btrfs",
-        Seen::Fails(WRITE_MUCH, ENOSPC),
-        Heals::InPlace,
-    ),
-];
+use rows::{Heals, ROWS, Row, Seen, WRITE, disk_row, row};
 
 /// Writes a line and some blocks, which no filesystem keeps among its metadata.
 const PREPARE: &str = "echo synced >/data/file && sync /data/file && \
@@ -126,7 +19,31 @@ const PREPARE: &str = "echo synced >/data/file && sync /data/file && \
 /// Writes a file that has to have blocks behind the first 64 MiB of the disk.
 const PREPARE_LARGE: &str = "dd if=/dev/zero of=/data/large bs=1M count=200 conv=fsync";
 
-/// All rows. The driver is installed with `--faults`, and the pool has room for their claims, 9 GiB.
+/// A class of volumes on fault disks for each filesystem.
+pub fn disk_classes() -> String {
+    ["ext4", "xfs", "btrfs"].map(disk_class).join("---\n")
+}
+
+/// The write caches take little of the memory that the disks of a node have.
+fn disk_class(fs: &str) -> String {
+    format!(
+        "\
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata: {{name: fault-disk-{fs}}}
+provisioner: hostloop.csi.dev
+volumeBindingMode: WaitForFirstConsumer
+allowVolumeExpansion: true
+parameters:
+  faultDisk: 'true'
+  faultDiskCache: '2097152'
+  csi.storage.k8s.io/fstype: {fs}
+"
+    )
+}
+
+/// All rows. The driver is installed with `--faults`, [`disk_classes`] are there, and the pool has room
+/// for the claims, 16 GiB.
 pub fn all(cluster: &Cluster, plugin: &Plugin<'_>) {
     run(cluster, plugin, &ROWS);
 }
@@ -151,16 +68,23 @@ fn run(cluster: &Cluster, plugin: &Plugin<'_>, rows: &[Row]) {
 impl Row {
     /// The name of its claim and pod.
     fn name(&self) -> String {
-        format!("{}-{}", self.word(), self.fs)
+        let fault = self.fault.replace([',', '='], "-").to_lowercase();
+        let disk = if self.on_fault_disk { "disk-" } else { "" };
+        format!("{disk}{fault}-{}", self.fs)
     }
 
     /// The word of the fault.
     fn word(&self) -> &'static str {
-        self.fault.split('=').next().unwrap_or_default()
+        self.fault.split([',', '=']).next().unwrap_or_default()
     }
 
     fn objects(&self) -> String {
-        let class = format!("storageClassName: hostloop-{}", self.fs);
+        let kind = if self.on_fault_disk {
+            "fault-disk"
+        } else {
+            "hostloop"
+        };
+        let class = format!("storageClassName: {kind}-{}", self.fs);
         walk::claim_and_pod(&self.name(), &[&class])
     }
 
@@ -175,12 +99,21 @@ impl Row {
         match self.seen {
             Seen::Nothing => self.is_refused(plugin),
             Seen::Waits => self.waits(cluster, plugin),
+            Seen::Takes(command, least) => {
+                self.begins(plugin);
+                let began = Instant::now();
+                self.can(cluster, command);
+                let took = began.elapsed();
+                assert!(took >= least, "{name}: {took:?}");
+                self.is_shown(cluster, plugin);
+                self.ends(plugin);
+            }
             Seen::Fails(command, words) => {
                 self.begins(plugin);
                 let why = self.sh(cluster, command).expect_err(&name);
                 assert!(words.iter().any(|word| why.contains(word)), "{name}: {why}");
-                // The cut of a btrfs, which goes on running, is over at once.
-                if (self.word(), self.fs) != ("powercut", "btrfs") {
+                // The cut of a btrfs, which goes on running, is over at once. A disk stays cut.
+                if (self.fault, self.fs) != ("powercut", "btrfs") {
                     self.is_shown(cluster, plugin);
                 }
                 self.ends(plugin);
@@ -300,7 +233,10 @@ pub fn changes_under_faults(cluster: &Cluster, plugin: &Plugin<'_>) {
         "readonly",
         "full",
     ];
+    let of_disks = ["eio", "enospc,op=write", "slow=500ms", "powercut,loss=all"];
     let rows = faults.map(|fault| row(fault, "ext4", Seen::Nothing, Heals::Perhaps));
+    let more = of_disks.map(|fault| disk_row(fault, "ext4", Seen::Nothing, Heals::Perhaps));
+    let rows = [&rows[..], &more].concat();
     for row in &rows {
         cluster.apply(&row.objects());
     }
@@ -412,10 +348,11 @@ pub fn until_unstaged(cluster: &Cluster, claim: &str) {
     let volume = ["get", "pvc", claim, "--output=jsonpath={.spec.volumeName}"];
     let volume = format!("pv/{}", cluster.kubectl(&volume));
     let handle = "--output=jsonpath={.spec.csi.volumeHandle}";
-    let image = format!("/{}/", cluster.kubectl(&["get", &volume, handle]));
+    // The path of an image has it in the middle, and that of a fault disk at its end.
+    let name = format!("/{}", cluster.kubectl(&["get", &volume, handle]));
     until(claim, || {
         let attached = loop_devices::all();
-        match attached.iter().find(|one| one.backing.contains(&image)) {
+        match attached.iter().find(|one| one.backing.contains(&name)) {
             Some(one) => Err(format!("a loop device is over {}", one.backing)),
             None => Ok(()),
         }
@@ -423,7 +360,7 @@ pub fn until_unstaged(cluster: &Cluster, claim: &str) {
 }
 
 /// Looks once a second until there is nothing left to say. Threads of their own wait here.
-fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
+pub(crate) fn until(what: &str, mut look: impl FnMut() -> Result<(), String>) {
     let started = Instant::now();
     while let Err(seen) = look() {
         assert!(

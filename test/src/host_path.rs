@@ -42,6 +42,11 @@ impl HostPath {
     /// Starts the driver of a node at this socket, and waits until it serves. Its data and its log are in
     /// `dir`.
     pub async fn start(dir: &Path, socket: &Path, node: &str) -> HostPath {
+        HostPath::start_with(dir, socket, node, &[]).await
+    }
+
+    /// [`HostPath::start`] with further arguments.
+    pub async fn start_with(dir: &Path, socket: &Path, node: &str, more: &[&str]) -> HostPath {
         let data = dir.join("host-path");
         let mut command = child::command(tools::host_path());
         command.args([
@@ -51,6 +56,7 @@ impl HostPath {
             // By default it has volumes, snapshots, clones, expansion, capacity and topology.
             "--enable-attach=true".to_owned(),
         ]);
+        command.args(more);
         let process = Process::start(dir, "host-path", &mut command);
         HostPath {
             process: process.until_serving(socket).await,
@@ -67,6 +73,16 @@ impl HostPath {
     /// The path of the driver's socket.
     pub fn socket(&self) -> &Path {
         &self.socket
+    }
+
+    /// The directory with the driver's files: a volume's has its ID as its name.
+    pub fn data(&self) -> &Path {
+        &self.data
+    }
+
+    /// The driver's process ID.
+    pub fn pid(&self) -> u32 {
+        self.process.pid()
     }
 
     /// The driver's log.

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 pub mod arena;
 pub mod attacks;
+pub mod changed_blocks;
 pub mod child;
 pub mod client;
 pub mod cluster;

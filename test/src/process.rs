@@ -38,13 +38,19 @@ impl Process {
         Process::start(dir, "hostloop", command.arg("controllers").args(args))
     }
 
-    /// `hostloop proxy` at this socket in front of a driver, once it serves.
-    pub async fn proxy(dir: &Path, driver: &str, socket: &Path) -> Process {
+    /// `hostloop proxy` at this socket in front of a driver, once it serves. `rules`: the file of its
+    /// faults.
+    pub async fn proxy(dir: &Path, driver: &str, socket: &Path, rules: Option<&Path>) -> Process {
         let mut command = child::command(binary());
         command
             .arg("proxy")
             .args(["--csi-address", driver])
-            .args(["--endpoint", text(socket)]);
+            .args(["--endpoint", text(socket)])
+            .args(
+                rules
+                    .iter()
+                    .flat_map(|rules| ["--fault-rules", text(rules)]),
+            );
         Process::start(dir, "proxy", &mut command)
             .until_serving(socket)
             .await

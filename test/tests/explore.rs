@@ -123,6 +123,9 @@ async fn careless(
     let report: Value = serde_json::from_slice(&out.stdout).expect("a report");
     let cut = &report["cuts"][0];
     assert_eq!(cut["result"], "failed", "{report}");
+    let timeline = report["timeline"].as_array().expect("all cuts");
+    let mut same = timeline.iter().filter(|one| one["number"] == cut["number"]);
+    assert!(same.any(|one| one["result"] == "failed"), "{report}");
     let log = cut["log"].to_string();
     assert_has(&log, &["records were acknowledged"]);
     let kept = cluster.kubectl(&["get", "volumesnapshots", "-l", KEPT, "--output=name"]);

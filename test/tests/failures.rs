@@ -44,9 +44,11 @@ async fn each_fault_is_as_the_table_says() {
         &["Faults that can be asked for, of pool default on"],
     );
 
+    cluster.apply(&fault_table::disk_classes());
     fault_table::all(&cluster, &plugin);
     fault_table::changes_under_faults(&cluster, &plugin);
     walk::until_no_volume(&cluster).await;
+    cluster.delete(&fault_table::disk_classes());
     pools_fail(&cluster, &plugin).await;
 
     walk::until_no_volume(&cluster).await;

@@ -1,5 +1,5 @@
 //! Older versions of Kubernetes than that of the other tests: `kubectl hostloop` installs, a volume
-//! lives, fails and loses power, and what an older API server lacks is left out and named.
+//! lives, fails, loses power and is backed up, and what an older API server lacks is left out and named.
 
 use hostloop_test::PATIENCE;
 use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
@@ -7,7 +7,7 @@ use hostloop_test::leaks::files_in;
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
-use hostloop_test::{deployed, walk};
+use hostloop_test::{changed_blocks, deployed, walk};
 
 /// The optional kinds, with the first minor version that serves each.
 const OPTIONAL: [(&str, u32); 2] = [
@@ -98,7 +98,11 @@ async fn lives_on(version: &'static str, minor: u32) {
     let is_new = |line: &&str| line.contains("storage is (re)initializing");
     let mut failed = log.lines().filter(|line| line.contains("watching failed"));
     assert!(failed.all(|line| is_new(&line)), "{log}");
-    faults_begin_and_end(&cluster, &plugin, &install).await;
+    let more = [&install[..], &["--faults", "--snapshot-metadata"]].concat();
+    plugin.succeeds(&more, &["hostloop is installed"]);
+    faults_begin_and_end(&cluster, &plugin).await;
+    changed_blocks::sample(&cluster, &plugin, &pool, scratch.path());
+    walk::until_no_volume(&cluster).await;
     plugin.uninstalls_all();
     stock.assert_nothing_left(&cluster).await;
     println!(
@@ -165,9 +169,7 @@ spec:
 
 /// A volume fails and loses power as a person asks for it by the client, and its next pod finds what
 /// was synced.
-async fn faults_begin_and_end(cluster: &Cluster, plugin: &Plugin<'_>, install: &[&str]) {
-    let with_faults = [install, &["--faults"]].concat();
-    plugin.succeeds(&with_faults, &["hostloop is installed"]);
+async fn faults_begin_and_end(cluster: &Cluster, plugin: &Plugin<'_>) {
     cluster.apply(DATABASE);
     let rollout = ["rollout", "status", "statefulset/db", "--timeout=300s"];
     cluster.kubectl(&rollout);

@@ -3,14 +3,19 @@
 //!
 //! The first word is the fault. `for` limits how long it lasts, and every fault has a maximum. The
 //! seed tells a repetition from the fault before it. Faults of fault disks have further fields: `op`,
-//! `share` and `loss`.
+//! `share`, `file`, `range` and `loss`.
 
 use std::fmt;
+use std::ops::Range;
 use std::time::Duration;
 
 use hostloop_report::quantity;
 
 use crate::duration;
+
+mod file_part;
+
+pub use file_part::FilePart;
 
 /// The parameter of a StorageClass with the fault of its claims.
 pub const CLASS_PARAMETER: &str = "fault";
@@ -220,9 +225,11 @@ impl FaultKind {
 }
 
 /// A fault that a claim asks for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ClaimFault {
     pub kind: FaultKind,
+    /// The file in the volume that alone has it, if it is one of single operations.
+    pub file: Option<FilePart>,
     /// How long it lasts; `None` for a fault that happens at one instant.
     pub lasts: Option<Duration>,
     /// Another seed is another fault.
@@ -238,11 +245,13 @@ pub enum ClaimFaultError {
     Unknown(String),
     #[error(
         "unknown field {0:?}; there are for=DURATION and seed=NUMBER, of eio, enospc and slow also \
-         op=OPERATION and share=NUMBER, and of powercut loss=LOSS"
+         op=OPERATION, share=NUMBER, file=PATH and range=FROM-TO, and of powercut loss=LOSS"
     )]
     UnknownField(String),
     #[error("{0}: it is there twice")]
     Twice(&'static str),
+    #[error("range: it is of a file, which file=PATH names")]
+    RangeWithoutFile,
     #[error("{field}: {value:?} {why}")]
     Value {
         field: &'static str,
@@ -263,6 +272,7 @@ impl ClaimFault {
         let has_operations = kind.operations().is_some();
         let (mut lasts, mut seed) = (None, None);
         let (mut only, mut share, mut loss) = (None, None, None);
+        let (mut path, mut bytes) = (None, None);
         for word in words {
             match word.split_once('=') {
                 Some(("for", value)) => set(&mut lasts, "for", time(kind, value)?)?,
@@ -272,6 +282,12 @@ impl ClaimFault {
                 }
                 Some(("share", value)) if has_operations => {
                     set(&mut share, "share", share_ppm(value)?)?;
+                }
+                Some(("file", value)) if has_operations => {
+                    set(&mut path, "file", file_part::path(value)?)?;
+                }
+                Some(("range", value)) if has_operations => {
+                    set(&mut bytes, "range", file_part::range(value)?)?;
                 }
                 Some(("loss", value)) if kind == FaultKind::Powercut => {
                     set(&mut loss, "loss", loss_named(value)?)?;
@@ -286,6 +302,7 @@ impl ClaimFault {
         };
         Ok(ClaimFault {
             kind: kind.with(taken, loss),
+            file: part(path, bytes, only)?,
             lasts: lasts.or(usual),
             seed: seed.unwrap_or(0),
         })
@@ -330,6 +347,9 @@ impl fmt::Display for ClaimFault {
                 )?;
             }
         }
+        if let Some(file) = &self.file {
+            write!(f, ",{file}")?;
+        }
         if let Some(lasts) = self.lasts {
             write!(f, ",for={}s", lasts.as_secs_f64())?;
         }
@@ -373,9 +393,30 @@ fn wrong(field: &'static str, value: &str, why: impl Into<String>) -> ClaimFault
     }
 }
 
+/// The part of a file that these fields name, if they do. A flush is of a whole disk.
+fn part(
+    path: Option<String>,
+    bytes: Option<Range<u64>>,
+    only: Option<DiskOperation>,
+) -> Result<Option<FilePart>, ClaimFaultError> {
+    match (path, bytes) {
+        (Some(_), _) if only == Some(DiskOperation::Flush) => {
+            Err(wrong("op", "flush", "is of the whole disk, and of no file"))
+        }
+        (Some(path), bytes) => Ok(Some(FilePart { path, bytes })),
+        (None, Some(_)) => Err(ClaimFaultError::RangeWithoutFile),
+        (None, None) => Ok(None),
+    }
+}
+
+/// A size in bytes.
+fn size(value: &str) -> Option<u64> {
+    let bytes = quantity::bytes(value)?;
+    u64::try_from(bytes).ok()
+}
+
 fn offset(value: &str) -> Result<u64, ClaimFaultError> {
-    let bytes = quantity::bytes(value).and_then(|bytes| u64::try_from(bytes).ok());
-    match bytes {
+    match size(value) {
         Some(bytes) if bytes > 0 && bytes.is_multiple_of(BLOCK) => Ok(bytes),
         Some(_) => Err(wrong(
             "eio-from",

@@ -44,7 +44,7 @@ impl ClaimFaults {
             Step::EndUnnamed(known) => self.end_known(name, known).await,
             Step::Give { handle, requested } => {
                 let fault = match &requested {
-                    RequestedFault::Fault(fault) => Some(*fault),
+                    RequestedFault::Fault(fault) => Some(fault.clone()),
                     RequestedFault::Nothing | RequestedFault::Refused(_) => None,
                 };
                 let request = FaultRequest {

@@ -271,7 +271,7 @@ mod tests {
         for (annotation, preset, is_enabled, expected) in [
             (None, None, true, Ok(None)),
             (None, None, false, Ok(None)),
-            (Some("gone"), None, true, Ok(Some(gone))),
+            (Some("gone"), None, true, Ok(Some(gone.clone()))),
             (
                 Some("gone"),
                 None,

@@ -27,18 +27,23 @@ pub struct Client {
 impl Client {
     /// Connects to the server that listens at this path.
     pub fn connect(path: &Path) -> Result<Client> {
+        Client::connect_within(path, LONGEST_ANSWER)
+    }
+
+    /// The same, for requests with an answer within this time.
+    pub fn connect_within(path: &Path, longest: Duration) -> Result<Client> {
         let what = format!(
             "to connect to the server of fault disks at {}",
             path.display()
         );
-        Client::open(path).map_err(|e| Error::system(what, e))
+        Client::open(path, longest).map_err(|e| Error::system(what, e))
     }
 
-    fn open(path: &Path) -> rustix::io::Result<Client> {
+    fn open(path: &Path, longest: Duration) -> rustix::io::Result<Client> {
         let socket = socket::new()?;
-        set_socket_timeout(&socket, Timeout::Recv, Some(LONGEST_ANSWER))?;
+        set_socket_timeout(&socket, Timeout::Recv, Some(longest))?;
         // Connecting to a server that has stopped would wait without an end, too.
-        set_socket_timeout(&socket, Timeout::Send, Some(LONGEST_ANSWER))?;
+        set_socket_timeout(&socket, Timeout::Send, Some(longest))?;
         connect(&socket, &SocketAddrUnix::new(path)?)?;
         Ok(Client {
             socket,
@@ -68,8 +73,21 @@ impl Client {
         cache_bytes: usize,
         settings: &Settings,
     ) -> Result<File> {
+        self.serve_in("", name, image, cache_bytes, settings)
+    }
+
+    /// The same, for a claim of this namespace, which has a share of the server's memory.
+    pub fn serve_in(
+        &mut self,
+        namespace: &str,
+        name: &str,
+        image: &File,
+        cache_bytes: usize,
+        settings: &Settings,
+    ) -> Result<File> {
         let request = Request::Serve {
             name: name.to_owned(),
+            namespace: namespace.to_owned(),
             cache_bytes,
             settings: settings.clone(),
         };
@@ -105,6 +123,24 @@ impl Client {
             (Answer::Cut(reports), _) => Ok(reports),
             (answer, _) => Err(unexpected(&answer)),
         }
+    }
+
+    /// Holds all I/O of these disks from one instant on, until [`Client::release`] or the end of this
+    /// client, and for no longer than this.
+    pub fn hold(&mut self, names: BTreeSet<String>, longest: Duration) -> Result<()> {
+        let request = Request::Hold {
+            names,
+            longest_millis: u64::try_from(longest.as_millis()).unwrap_or(u64::MAX),
+        };
+        match self.call(&request, None)? {
+            (Answer::Held, _) => Ok(()),
+            (answer, _) => Err(unexpected(&answer)),
+        }
+    }
+
+    /// Ends the hold. Fails if it has not lasted until now.
+    pub fn release(&mut self) -> Result<()> {
+        self.done(&Request::Release)
     }
 
     /// Waits until a disk has ended, after its loop device is detached. Only then the image has all

@@ -294,18 +294,60 @@ impl Disk {
     }
 }
 
-/// Cuts the power of these disks at one instant. From then on, they answer nothing but EIO.
-pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
-    /// Two cuts of the same disks would wait for each other.
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _one = ONE_AT_A_TIME.lock();
+/// Two calls that stop the same disks would wait for each other.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
+/// The disks, each of them once.
+fn apart<'d>(disks: &[&'d Disk]) -> Vec<&'d Disk> {
     let mut apart: Vec<&Disk> = Vec::new();
     for disk in disks {
         if !apart.iter().any(|known| std::ptr::eq(*known, *disk)) {
             apart.push(disk);
         }
     }
+    apart
+}
+
+/// Holds all I/O of these disks from one instant on, while `meanwhile` runs. By then, an image has
+/// each write that its disk has acknowledged, but for those in its write cache. Fails if a disk has
+/// not ended its operations until then, or has had a power cut.
+///
+/// The kernel may write pages of these disks back before it gives memory to this process, so
+/// `meanwhile` must take none.
+pub(crate) fn hold<T>(disks: &[&Disk], until: Instant, meanwhile: impl FnOnce() -> T) -> Result<T> {
+    let apart = apart(disks);
+    let mut caches = Vec::with_capacity(apart.len());
+    let one = ONE_AT_A_TIME.try_lock_until(until);
+    let mut refused = None;
+    for disk in apart {
+        let cache = one.as_ref().and_then(|_| disk.cache.try_write_until(until));
+        match cache {
+            Some(cache) if !disk.is_cut() => caches.push(cache),
+            cache => {
+                refused = Some((disk, cache.is_some()));
+                break;
+            }
+        }
+    }
+    drop(one);
+    if let Some((disk, is_cut)) = refused {
+        drop(caches);
+        let name = disk.name.clone();
+        return Err(if is_cut {
+            Error::Cut(name)
+        } else {
+            Error::Busy(name)
+        });
+    }
+    let done = meanwhile();
+    drop(caches);
+    Ok(done)
+}
+
+/// Cuts the power of these disks at one instant. From then on, they answer nothing but EIO.
+pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
+    let _one = ONE_AT_A_TIME.lock();
+    let apart = apart(disks);
     // What this cut needs, it has before any of the disks waits for it.
     let mut block = AlignedBuffer::new(ALIGNMENT);
     let mut counts = vec![(0, 0, 0); apart.len()];

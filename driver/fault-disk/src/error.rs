@@ -1,6 +1,7 @@
 //! What a fault disk can't do.
 
 use std::io;
+use std::time::Duration;
 
 /// The result of an operation of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
@@ -30,6 +31,17 @@ pub enum Error {
     /// There is a disk of this name.
     #[error("the fault disk {0:?} exists, and its loop device is attached")]
     Exists(String),
+    /// A disk that is to be held has had a power cut.
+    #[error("the power of the fault disk {0:?} was cut: delete the pods that use it")]
+    Cut(String),
+    /// A disk that is to be held has operations that do not end.
+    #[error(
+        "the fault disk {0:?} did not end its operations in time: try again when it is less busy"
+    )]
+    Busy(String),
+    /// Disks were held for this time, and no longer.
+    #[error("the disks were held for {0:?}, and then no longer")]
+    HeldTooLong(Duration),
     /// Something still uses the disk.
     #[error("the fault disk {0:?} is still in use: detach its loop device")]
     InUse(String),
@@ -42,6 +54,20 @@ pub enum Error {
         /// What the disk needs.
         needed: u64,
         /// What is left.
+        left: u64,
+    },
+    /// The namespace has its share of the server's memory.
+    #[error(
+        "a fault disk needs {needed} bytes of locked memory, and namespace {namespace} has {left} \
+         left of its half of what this node's fault disks may have: end another one of it, or \
+         choose a smaller write cache"
+    )]
+    NoShare {
+        /// The namespace of the disk's claim.
+        namespace: String,
+        /// What the disk needs.
+        needed: u64,
+        /// What is left of the share.
         left: u64,
     },
     /// The server's message can't be understood.

@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -142,6 +142,17 @@ impl FaultDisk {
 pub fn cut_power(disks: &[FaultDisk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
     let disks: Vec<&Disk> = disks.iter().map(|disk| &disk.0.disk).collect();
     disk::cut_power(&disks, loss, seed)
+}
+
+/// Holds all I/O of these disks from one instant on, while `meanwhile` runs, which must take no memory.
+/// Fails if that instant does not come until then.
+pub(crate) fn hold<T>(
+    disks: &[FaultDisk],
+    until: Instant,
+    meanwhile: impl FnOnce() -> T,
+) -> Result<T> {
+    let disks: Vec<&Disk> = disks.iter().map(|disk| &disk.0.disk).collect();
+    disk::hold(&disks, until, meanwhile)
 }
 
 fn check_name(name: &str) -> Result<()> {

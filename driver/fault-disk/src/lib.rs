@@ -29,6 +29,7 @@ mod fuse_message;
 mod image;
 pub mod limits;
 pub mod memory;
+mod memory_share;
 mod mount;
 pub mod power_cut;
 pub mod protocol;

@@ -16,6 +16,9 @@ pub enum Request {
     Serve {
         /// Its name.
         name: String,
+        /// The namespace of its claim; empty if none is known.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        namespace: String,
         /// The size of its write cache; 0 if it has none.
         cache_bytes: usize,
         /// Its settings.
@@ -42,6 +45,16 @@ pub enum Request {
         /// The seed of the draws.
         seed: u64,
     },
+    /// Holds all I/O of disks from one instant on. The first answer says that it does. It goes on with
+    /// the next message of this connection, or the end of one of both sides, or after this time.
+    Hold {
+        /// Their names.
+        names: BTreeSet<String>,
+        /// The longest time, in milliseconds.
+        longest_millis: u64,
+    },
+    /// Ends the hold of this connection. The answer says whether it has lasted until now.
+    Release,
     /// Waits until a disk has ended, after its loop device is detached.
     End {
         /// Its name.
@@ -64,6 +77,8 @@ pub enum Answer {
     Done,
     /// What a power cut has done.
     Cut(Vec<PowerCutReport>),
+    /// The disks are held.
+    Held,
     /// The state of the disk.
     State(DiskState),
     /// The names of the disks.

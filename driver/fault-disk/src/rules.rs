@@ -12,6 +12,9 @@ use crate::{Error, Result};
 /// The most rules of a disk.
 pub const MOST_RULES: usize = 64;
 
+/// The most ranges of bytes of a rule.
+pub const MOST_RANGES: usize = 256;
+
 /// The longest delay of a rule: a disk that does not answer blocks sync(2) of the whole node.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(30);
 
@@ -65,9 +68,10 @@ pub struct Rule {
     /// The operations that it may take. None means all of them.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub operations: Vec<Operation>,
-    /// The bytes of the disk that an operation must touch; a flush touches none. `None` means all.
+    /// The bytes of the disk of which an operation must touch some; a flush touches none. `None` means
+    /// all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub bytes: Option<Range<u64>>,
+    pub bytes: Option<Vec<Range<u64>>>,
     /// The share of these operations that it takes, above 0 and up to 1.
     pub share: f64,
     /// What it does to them.
@@ -81,10 +85,7 @@ impl Rule {
             let reason = format!("{} is not above 0 and up to 1", self.share);
             return Err(Error::invalid("share", reason));
         }
-        if let Some(bytes) = self.bytes.as_ref().filter(|bytes| bytes.is_empty()) {
-            let reason = format!("there is nothing from {} to {}", bytes.start, bytes.end);
-            return Err(Error::invalid("bytes", reason));
-        }
+        self.bytes.as_deref().map_or(Ok(()), check_ranges)?;
         match self.effect {
             Effect::DelayMicros(micros) if Duration::from_micros(micros) > LONGEST_DELAY => {
                 let longest = LONGEST_DELAY.as_secs();
@@ -98,11 +99,24 @@ impl Rule {
     fn matches(&self, operation: Operation, bytes: &Range<u64>) -> bool {
         let is_one = self.operations.is_empty() || self.operations.contains(&operation);
         is_one
-            && self
-                .bytes
-                .as_ref()
-                .is_none_or(|own| own.start < bytes.end && bytes.start < own.end)
+            && self.bytes.as_ref().is_none_or(|own| {
+                own.iter()
+                    .any(|own| own.start < bytes.end && bytes.start < own.end)
+            })
     }
+}
+
+fn check_ranges(ranges: &[Range<u64>]) -> Result<()> {
+    let reason = if ranges.is_empty() {
+        "there are none".to_owned()
+    } else if ranges.len() > MOST_RANGES {
+        format!("{} ranges are more than {MOST_RANGES}", ranges.len())
+    } else if let Some(empty) = ranges.iter().find(|range| range.is_empty()) {
+        format!("there is nothing from {} to {}", empty.start, empty.end)
+    } else {
+        return Ok(());
+    };
+    Err(Error::invalid("bytes", reason))
 }
 
 /// What the rules do to an operation.
@@ -155,7 +169,7 @@ mod tests {
     fn rule(operations: &[Operation], bytes: Option<Range<u64>>, effect: Effect) -> Rule {
         Rule {
             operations: operations.to_vec(),
-            bytes,
+            bytes: bytes.map(|bytes| vec![bytes]),
             share: 1.0,
             effect,
         }
@@ -184,6 +198,36 @@ mod tests {
         let mut rules = ActiveRules::new(&[rule(operations, bytes, EIO)], 0);
         let verdict = rules.decide(operation, &touched);
         assert_eq!(verdict.error.is_some(), takes, "{verdict:?}");
+    }
+
+    #[rstest]
+    #[case::the_first(0..1, true)]
+    #[case::between(4096..8192, false)]
+    #[case::the_second(8000..8193, true)]
+    #[case::all(0..65_536, true)]
+    #[case::behind(12_288..16_384, false)]
+    fn a_rule_of_several_ranges_takes(#[case] touched: Range<u64>, #[case] takes: bool) {
+        let several = Rule {
+            bytes: Some(vec![0..4096, 8192..12_288]),
+            ..rule(&[], None, EIO)
+        };
+        let mut rules = ActiveRules::new(&[several], 0);
+        let verdict = rules.decide(Read, &touched);
+        assert_eq!(verdict.error.is_some(), takes, "{verdict:?}");
+    }
+
+    #[rstest]
+    #[case::none(0, false)]
+    #[case::one(1, true)]
+    #[case::the_most(MOST_RANGES, true)]
+    #[case::more(MOST_RANGES + 1, false)]
+    fn a_rule_has_so_many_ranges(#[case] count: usize, #[case] is_right: bool) {
+        let ranges = (0..count as u64).map(|at| 2 * at..2 * at + 1);
+        let rule = Rule {
+            bytes: Some(ranges.collect()),
+            ..rule(&[], None, EIO)
+        };
+        assert_eq!(rule.check().is_ok(), is_right);
     }
 
     #[test]

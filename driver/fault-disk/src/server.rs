@@ -9,20 +9,26 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, MutexGuard};
 use rustix::io::Errno;
 use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 
 use crate::client::Client;
-use crate::fault_disk::{FaultDisk, cut_power};
+use crate::fault_disk::{self, FaultDisk, cut_power};
 use crate::power_cut::{Loss, PowerCutReport};
 use crate::protocol::{Answer, DiskState, Request};
-use crate::{Error, Result, Settings, socket};
+use crate::{Error, Result, Settings, memory_share, socket};
 
 /// How long a request waits for the end of a disk.
 const LONGEST_END: Duration = Duration::from_secs(5);
+
+/// How long a request waits for the operations under way of the disks that are to be held.
+const LONGEST_STOP: Duration = Duration::from_secs(10);
+
+/// The longest time that disks are held: sync(2) of the whole node waits for them.
+const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// The most connections: the driver has one for each call.
 const MOST_CONNECTIONS: usize = 32;
@@ -30,8 +36,18 @@ const MOST_CONNECTIONS: usize = 32;
 /// How long the server waits when the system has no descriptor, thread or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Disks by name, each with the memory that it takes, in bytes.
-type Disks = BTreeMap<String, (FaultDisk, u64)>;
+/// A disk that is served.
+#[derive(Debug)]
+struct ServedDisk {
+    disk: FaultDisk,
+    /// The namespace of its claim; empty if none is known.
+    namespace: String,
+    /// The memory that it takes, in bytes.
+    memory: u64,
+}
+
+/// Disks by name.
+type Disks = BTreeMap<String, ServedDisk>;
 
 /// The fault disks of a node.
 #[derive(Debug)]
@@ -97,7 +113,8 @@ impl Server {
                 }
             };
             let (request, image) = received;
-            let answered = self.answer(request, image.map(File::from));
+            let image = image.map(File::from);
+            let answered = self.answer(connection, &mut buffer, request, image);
             let (answer, file) = match answered {
                 Ok(answered) => answered,
                 Err(Error::NotFound(name)) => (Answer::NotFound(name), None),
@@ -111,15 +128,22 @@ impl Server {
         }
     }
 
-    fn answer(&self, request: Request, image: Option<File>) -> Result<(Answer, Option<File>)> {
+    fn answer(
+        &self,
+        connection: &OwnedFd,
+        buffer: &mut Vec<u8>,
+        request: Request,
+        image: Option<File>,
+    ) -> Result<(Answer, Option<File>)> {
         match request {
             Request::Serve {
                 name,
+                namespace,
                 cache_bytes,
                 settings,
             } => {
                 let image = image.ok_or_else(|| Error::invalid("image", "no file came along"))?;
-                let file = self.serve(&name, image, cache_bytes, settings)?;
+                let file = self.serve_in(namespace, &name, image, cache_bytes, settings)?;
                 return Ok((Answer::Done, Some(file)));
             }
             Request::Set { name, settings } => self.disk(&name)?.set(settings)?,
@@ -129,6 +153,14 @@ impl Server {
             Request::CutPower { names, loss, seed } => {
                 return Ok((Answer::Cut(self.cut_power(&names, loss, seed)?), None));
             }
+            Request::Hold {
+                names,
+                longest_millis,
+            } => {
+                let longest = Duration::from_millis(longest_millis);
+                return self.hold(connection, buffer, &names, longest);
+            }
+            Request::Release => return Err(Error::invalid("release", "no disk is held")),
             Request::End { name } => self.end(&name)?,
             Request::State { name } => return Ok((Answer::State(self.state(&name)?), None)),
             Request::List => return Ok((Answer::Disks(self.list()), None)),
@@ -139,13 +171,13 @@ impl Server {
     /// The disks that are in use. Those that have ended go.
     fn in_use(&self) -> MutexGuard<'_, Disks> {
         let mut disks = self.disks.lock();
-        disks.retain(|_, (disk, _)| !disk.has_ended(Duration::ZERO));
+        disks.retain(|_, served| !served.disk.has_ended(Duration::ZERO));
         disks
     }
 
     fn disk(&self, name: &str) -> Result<FaultDisk> {
         let disks = self.disks.lock();
-        let found = disks.get(name).map(|(disk, _)| disk.clone());
+        let found = disks.get(name).map(|served| served.disk.clone());
         found.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
@@ -157,18 +189,34 @@ impl Server {
         cache_bytes: usize,
         settings: Settings,
     ) -> Result<File> {
+        self.serve_in(String::new(), name, image, cache_bytes, settings)
+    }
+
+    /// The same, for a claim of this namespace, which has a share of the memory.
+    fn serve_in(
+        &self,
+        namespace: String,
+        name: &str,
+        image: File,
+        cache_bytes: usize,
+        settings: Settings,
+    ) -> Result<File> {
         let mut disks = self.in_use();
         if disks.contains_key(name) {
             return Err(Error::Exists(name.to_owned()));
         }
-        let needed = FaultDisk::memory(cache_bytes) as u64;
-        let used: u64 = disks.values().map(|(_, memory)| memory).sum();
-        let left = self.memory.saturating_sub(used);
-        if needed > left {
-            return Err(Error::NoMemory { needed, left });
-        }
+        let memory = FaultDisk::memory(cache_bytes) as u64;
+        let others = disks
+            .values()
+            .map(|served| (served.namespace.as_str(), served.memory));
+        memory_share::admit(self.memory, others, &namespace, memory)?;
         let (disk, file) = FaultDisk::serve(name, image, cache_bytes, settings)?;
-        disks.insert(name.to_owned(), (disk, needed));
+        let served = ServedDisk {
+            disk,
+            namespace,
+            memory,
+        };
+        disks.insert(name.to_owned(), served);
         tracing::info!(disk = name, cache_bytes, "a fault disk begins");
         Ok(file)
     }
@@ -192,6 +240,32 @@ impl Server {
             tracing::warn!(disk = name, unflushed, lost, torn, seed, "power is cut");
         }
         Ok(reports)
+    }
+
+    /// Holds disks for the client of a connection, and returns the answer to the message that ends
+    /// this.
+    fn hold(
+        &self,
+        connection: &OwnedFd,
+        buffer: &mut Vec<u8>,
+        names: &BTreeSet<String>,
+        longest: Duration,
+    ) -> Result<(Answer, Option<File>)> {
+        let disks: Result<Vec<_>> = names.iter().map(|name| self.disk(name)).collect();
+        let (disks, longest) = (disks?, longest.min(LONGEST_HOLD));
+        let answer = socket::encode(&Answer::Held)?;
+        let held = fault_disk::hold(&disks, Instant::now() + LONGEST_STOP, || {
+            socket::send_bytes(connection, &answer, None)?;
+            socket::wait(connection, longest)
+        })?;
+        let has_lasted = held.map_err(|e| Error::system("to hold disks for a client", e))?;
+        tracing::info!(disks = ?names, has_lasted, "the disks were held");
+        match socket::receive::<Request>(connection, buffer)? {
+            Some((Request::Release, _)) if has_lasted => Ok((Answer::Done, None)),
+            Some((Request::Release, _)) => Err(Error::HeldTooLong(longest)),
+            Some(_) => Err(Error::invalid("hold", "it ends by another request")),
+            None => Err(Error::Message("the client has ended".to_owned())),
+        }
     }
 
     /// Waits until nothing uses a disk any more. A disk that is unknown has ended.

@@ -5,6 +5,7 @@
 
 use std::fs::File;
 use std::io;
+use std::ops::Range;
 use std::os::fd::AsFd;
 
 use super::Result;
@@ -12,11 +13,13 @@ use super::file::{length, next_data, on_file};
 
 pub mod clone;
 mod compare;
+mod device_ranges;
 mod fiemap;
 mod map;
 #[cfg(test)]
 mod tests;
 
+pub use device_ranges::{DeviceRanges, device_ranges};
 pub use map::{ExtentRun, map};
 
 /// A run of allocated bytes of a file.
@@ -152,11 +155,20 @@ fn common(base: &[Extent], target: &[Extent]) -> u64 {
 }
 
 /// Calls `visit` with the extents of a file in order, some at a time, until it returns false.
-fn each_batch(file: &File, mut visit: impl FnMut(&[fiemap::RawExtent]) -> bool) -> Result<()> {
-    let len = length(file)?;
-    let mut at = 0;
-    while at < len {
-        let found = fiemap::fiemap(file.as_fd(), at, len - at).map_err(on_file("FIEMAP", file))?;
+fn each_batch(file: &File, visit: impl FnMut(&[fiemap::RawExtent]) -> bool) -> Result<()> {
+    each_batch_of(file, 0..length(file)?, visit)
+}
+
+/// Like [`each_batch`], with the extents that touch a part of the file.
+fn each_batch_of(
+    file: &File,
+    part: Range<u64>,
+    mut visit: impl FnMut(&[fiemap::RawExtent]) -> bool,
+) -> Result<()> {
+    let mut at = part.start;
+    while at < part.end {
+        let found = fiemap::fiemap(file.as_fd(), at, part.end - at);
+        let found = found.map_err(on_file("FIEMAP", file))?;
         let Some(last) = found.last() else { break };
         if !visit(&found) || last.flags & fiemap::LAST != 0 {
             break;

@@ -280,6 +280,11 @@ pub fn open_beneath(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<F
     open_with(dir, path, flags, Mode::empty())
 }
 
+/// Like [`open_beneath`], but through no mount (RESOLVE_NO_XDEV).
+pub fn open_in_mount(dir: BorrowedFd<'_>, path: &Path, flags: OFlags) -> Result<File> {
+    open_resolved(dir, path, flags, Mode::empty(), ResolveFlags::NO_XDEV)
+}
+
 /// Creates a file beneath `dir`, mode 0600; `Io(EEXIST)` if it exists.
 pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
     effect("file.create").map_err(beneath("create", dir, path))?;
@@ -290,7 +295,17 @@ pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
 }
 
 fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<File> {
-    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS;
+    open_resolved(dir, path, flags, mode, ResolveFlags::empty())
+}
+
+fn open_resolved(
+    dir: BorrowedFd<'_>,
+    path: &Path,
+    flags: OFlags,
+    mode: Mode,
+    also: ResolveFlags,
+) -> Result<File> {
+    let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_SYMLINKS | also;
     loop {
         match rustix::fs::openat2(dir, path, flags | OFlags::CLOEXEC, mode, resolve) {
             Ok(fd) => return Ok(fd.into()),

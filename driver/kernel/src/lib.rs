@@ -65,7 +65,7 @@ pub use mount_words::{MountOptions, MountPath};
 pub use mountinfo::{MountEntry, MountKey, MountTable};
 pub use mounts::{MountSpec, Mounts};
 pub use shared_table::{Keyed, SharedTable};
-pub use stand_ins::{forget_stand_in, image_of, stand_in};
+pub use stand_ins::{forget_stand_in, forget_stand_ins_of, image_of, stand_in};
 
 /// The logical block size of every loop device and the unit of every volume's size, in bytes.
 ///

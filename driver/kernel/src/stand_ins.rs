@@ -56,6 +56,18 @@ pub fn forget_stand_in(file: FileId) {
     }
 }
 
+/// Forgets the files that stand in for an image, which no loop device is attached to: not to the image,
+/// and to none of them.
+pub fn forget_stand_ins_of(image: FileId) {
+    let mut all = STAND_INS.lock();
+    let files = all.images.iter().filter(|(_, of)| **of == image);
+    let files: Vec<FileId> = files.map(|(file, _)| *file).collect();
+    for file in files {
+        all.images.remove(&file);
+        all.change(image);
+    }
+}
+
 /// The image that a file stands in for, or else the file itself.
 pub fn image_of(file: FileId) -> FileId {
     STAND_INS.lock().images.get(&file).copied().unwrap_or(file)
@@ -95,8 +107,16 @@ mod tests {
             stand_in(FileId { ino, ..file }, image);
         }
         assert_eq!(changes_after(before + 2), (before + 302, None));
-        for ino in 0..300 {
-            forget_stand_in(FileId { ino, ..file });
-        }
+        let last = FileId { ino: 299, ..file };
+        let other = FileId { ino: 301, ..file };
+        stand_in(last, other);
+        forget_stand_ins_of(image);
+        assert_eq!(image_of(file), file);
+        assert_eq!(image_of(last), other);
+        forget_stand_ins_of(other);
+        assert_eq!(image_of(last), last);
+        let (now, _) = changes_after(before);
+        forget_stand_ins_of(other);
+        assert_eq!(changes_after(now), (now, Some(vec![])));
     }
 }

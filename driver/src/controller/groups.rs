@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 use super::snapshots::warn_of_ignored;
 use super::{Controller, Result, lookup, parameters, to_proto};
 use crate::csi::validate::{self, Invalid, invalid};
-use crate::storage::{self, GroupId, GroupRecord, SnapshotId, VolumeHandle, VolumeId};
+use crate::storage::{self, Consistency, GroupId, GroupRecord, SnapshotId, VolumeHandle, VolumeId};
 
 /// Compares an existing group of the same name with the request ("Group snapshot already exists but
 /// is incompatible"). The order of the volumes does not matter.
@@ -53,11 +53,17 @@ impl Controller {
         &self,
         req: csi::CreateVolumeGroupSnapshotRequest,
     ) -> Result<csi::CreateVolumeGroupSnapshotResponse> {
-        let (existing, sources) = self.plan_group(&req)?;
+        let (existing, sources, consistency) = self.plan_group(&req)?;
         let name = req.name.as_str();
         warn_of_ignored(name, &req.parameters);
         let record = match existing {
-            None => self.pools.create_group(name, &sources, &req.parameters)?,
+            None => match consistency {
+                Consistency::Frozen => self.pools.create_group(name, &sources, &req.parameters)?,
+                Consistency::Powercut => self
+                    .pools
+                    .create_powercut_group(name, &sources, &req.parameters)
+                    .map_err(parameters::of_powercut)?,
+            },
             Some(existing) => {
                 fits(&existing, &sources, &req.parameters)
                     .map_err(|why| lookup::name_taken("group snapshot", existing.id, name, why))?;
@@ -75,16 +81,38 @@ impl Controller {
         self.plan_group(req).is_err()
     }
 
-    /// The group of this name, if there is one, and the volumes that are to be its sources.
+    /// The group of this name, if there is one, the volumes that are to be its sources, and the state
+    /// that it is to show.
     fn plan_group(
         &self,
         req: &csi::CreateVolumeGroupSnapshotRequest,
-    ) -> Result<(Option<Arc<GroupRecord>>, Vec<VolumeId>)> {
+    ) -> Result<(Option<Arc<GroupRecord>>, Vec<VolumeId>, Consistency)> {
         let name = validate::name("name", &req.name)?;
-        parameters::group(&req.parameters, self.config.unknown_parameters)?;
+        let consistency = parameters::group(&req.parameters, self.config.unknown_parameters)?;
         let existing = self.pools.group_named(name);
         let sources = self.sources(&req.source_volume_ids, existing.is_some())?;
-        Ok((existing, sources))
+        if existing.is_none() && consistency == Consistency::Powercut {
+            self.check_group_powercut(&sources)?;
+        }
+        Ok((existing, sources, consistency))
+    }
+
+    /// Checks whether a new group of these volumes may be a power cut: fault disks alone can all stop
+    /// at one instant.
+    fn check_group_powercut(&self, sources: &[VolumeId]) -> Result<()> {
+        for source in sources {
+            let volume = self.pools.volume(&VolumeHandle::Id(*source))?;
+            if volume.fault_disk.is_none() {
+                let why = format!(
+                    "is for single snapshots, and for groups of volumes on fault disks: volume \
+                     {source} is on another disk (its class has no faultDisk), so the clones would \
+                     be of different times, and together a state that no power cut leaves"
+                );
+                return Err(parameters::refused_powercut(&why).into());
+            }
+            self.check_powercut(source)?;
+        }
+        Ok(())
     }
 
     /// The volumes of a group without duplicates. The volumes of an existing group may be deleted.

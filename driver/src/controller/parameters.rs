@@ -175,7 +175,8 @@ pub fn class(parameters: &Parameters, unknown: UnknownKeys) -> Result<Class, Inv
         let why = "is for volumes on fault disks: set faultDisk, too";
         return Err(invalid(field("parameters", FAULT_DISK_CACHE), why));
     }
-    let is_of_fault_disks = class.fault.is_some_and(|it| it.kind.is_of_fault_disks());
+    let fault = class.fault.as_ref();
+    let is_of_fault_disks = fault.is_some_and(|it| it.kind.is_of_fault_disks());
     if is_of_fault_disks && !class.fault_disk {
         let why = "is a fault of volumes on fault disks: set faultDisk, too";
         return Err(invalid(field("parameters", CLASS_PARAMETER), why));
@@ -278,20 +279,14 @@ pub fn snapshot(parameters: &Parameters, unknown: UnknownKeys) -> Result<Consist
     Ok(requested)
 }
 
-/// Checks the `parameters` of a group, as [`snapshot`] does. A group is never a power cut: its
-/// images would be cloned one after the other. Its members are deleted together, as a whole.
-pub fn group(parameters: &Parameters, unknown: UnknownKeys) -> Result<(), Invalid> {
+/// Reads the `parameters` of a group, as [`snapshot`] does. Its members are deleted together, as a
+/// whole.
+pub fn group(parameters: &Parameters, unknown: UnknownKeys) -> Result<Consistency, Invalid> {
     if parameters.contains_key(KEEP_DELETED_BASES) {
         let why = "is for single snapshots: the images of a group go with it";
         return Err(invalid(field("parameters", KEEP_DELETED_BASES), why));
     }
-    match snapshot(parameters, unknown)? {
-        Consistency::Frozen => Ok(()),
-        Consistency::Powercut => Err(refused_powercut(
-            "is for single snapshots: the clones of a group are of different times, and together \
-             a state that no power cut leaves",
-        )),
-    }
+    snapshot(parameters, unknown)
 }
 
 /// Why a fault is refused without `--enable-faults`.

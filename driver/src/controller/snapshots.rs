@@ -109,7 +109,7 @@ impl Controller {
 
     /// Checks whether a new snapshot of this volume may be a power cut. One that was taken earlier
     /// is an answer to its repeated call, whatever the flags say by now.
-    fn check_powercut(&self, source: &VolumeId) -> Result<()> {
+    pub(super) fn check_powercut(&self, source: &VolumeId) -> Result<()> {
         if !self.config.faults {
             return Err(parameters::refused_powercut(parameters::FAULTS_ARE_OFF).into());
         }

@@ -83,6 +83,7 @@ mod tests {
             over,
             limit: None,
             file: None,
+            ranges: Vec::new(),
         })
     }
 

@@ -35,6 +35,22 @@ pub enum Obstacle {
     /// another one.
     #[error("all nodes of a kernel may use it (reach=kernel), and a fault is of one node")]
     Shared,
+    #[error("a btrfs does not say where on the disk its files are: name no file")]
+    BtrfsAddresses,
+    /// The fault is for a file, and there is another thing, or nothing.
+    #[error(
+        "the volume has no regular file {path:?} (the path begins at the root of the volume, and \
+         symlinks and mounts are not followed)"
+    )]
+    NoFile { path: String },
+    #[error("that part of the file has no blocks on the disk: write it first")]
+    NoBlocks,
+    #[error("the file has some of its bytes in no blocks of its own, but in its inode or encoded")]
+    NotInBlocks,
+    #[error(
+        "the file is in more than {most} pieces on the disk: name a part of it by range=FROM-TO"
+    )]
+    TooManyRanges { most: usize },
     /// A fault of fault disks for another volume.
     #[error("its class has no faultDisk, and this is a fault of fault disks")]
     NoFaultDisk,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::{FaultError, Obstacle};
 use crate::diagnose::volume::has_stopped;
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::fault_disks::{DiskPresence, FaultDisks};
+use crate::fault_disks::FaultDisks;
 use crate::kernel::{FsType, Kernel, LoopInfo, MountEntry, file_id};
 use crate::record::{Access, VolumeRecord};
 use crate::storage::{Pools, VolumeHandle};
@@ -108,18 +108,11 @@ impl<'a> Target<'a> {
     pub(super) fn has_stopped(&self) -> bool {
         has_stopped(&self.record, &self.state)
             || self.state.has_shut_down(&self.record)
-            || self.is_cut()
+            || self.fault_disks().is_cut(&self.record)
     }
 
     /// The fault disks of this node.
     pub(super) fn fault_disks(&self) -> FaultDisks {
         FaultDisks::of(&self.pools.options().state_dir)
-    }
-
-    /// True if the power of the volume's fault disk was cut.
-    fn is_cut(&self) -> bool {
-        let state = self.record.fault_disk.as_ref();
-        let state = state.map(|_| self.fault_disks().state(self.record.id));
-        matches!(state, Some(Ok(DiskPresence::Cut)))
     }
 }

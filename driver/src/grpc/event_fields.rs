@@ -9,7 +9,7 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type;
 
 use crate::controller::parameters::CONSISTENCY;
-use crate::record::Consistency;
+use crate::record::{Consistency, Parameters};
 
 #[cfg(test)]
 mod tests;
@@ -55,10 +55,10 @@ fields! {
     ControllerExpandVolumeRequest |m| [volume_id] + range(&m.capacity_range);
     ControllerExpandVolumeResponse |m| [capacity_bytes, node_expansion_required];
     ControllerModifyVolumeRequest |m| [volume_id];
-    CreateSnapshotRequest |m| [name, source_volume_id] + powercut(m);
+    CreateSnapshotRequest |m| [name, source_volume_id] + powercut(&m.parameters);
     CreateSnapshotResponse |m| [] + m.snapshot.iter().flat_map(snapshot);
     DeleteSnapshotRequest |m| [snapshot_id];
-    CreateVolumeGroupSnapshotRequest |m| [name, source_volume_ids];
+    CreateVolumeGroupSnapshotRequest |m| [name, source_volume_ids] + powercut(&m.parameters);
     CreateVolumeGroupSnapshotResponse |m| [] + m.group_snapshot.iter().flat_map(group);
     DeleteVolumeGroupSnapshotRequest |m| [group_snapshot_id, snapshot_ids];
     NodeStageVolumeRequest |m| [volume_id, staging_target_path]
@@ -162,10 +162,10 @@ fn source(request: &csi::CreateVolumeRequest) -> Option<NamedField> {
     })
 }
 
-/// The consistency of a snapshot that is to be a power cut.
-fn powercut(request: &csi::CreateSnapshotRequest) -> Option<NamedField> {
+/// The consistency of a snapshot or group that is to be a power cut.
+fn powercut(parameters: &Parameters) -> Option<NamedField> {
     let powercut = Consistency::Powercut.as_str();
-    let requested = request.parameters.get(CONSISTENCY)?;
+    let requested = parameters.get(CONSISTENCY)?;
     (requested == powercut).then(|| (CONSISTENCY, powercut.into()))
 }
 

@@ -21,6 +21,7 @@ pub use loop_usage::{LoopOwner, LoopUse, loop_uses, mounts};
 
 use crate::diagnose::pool::SparseFile;
 use crate::diagnose::{KernelState, Lost, NotedFault, VolumeIdentity, VolumeState};
+use crate::fault_disks::FaultDisks;
 use crate::kernel::Kernel;
 use crate::pool_faults::noted_faults;
 pub use crate::storage::image_stat::ImageStat;
@@ -59,7 +60,7 @@ pub struct PoolSurvey {
     pub sparse: Vec<SparseFile>,
     /// What the pool's next opening would not find.
     pub lost: Option<Lost>,
-    /// The volumes in use with a filesystem that has shut down.
+    /// The volumes in use with a filesystem that has shut down, or a fault disk without power.
     pub shut_down: BTreeSet<VolumeId>,
     /// The pool's contents, or why they can't be read.
     pub state: Result<Contents, String>,
@@ -99,7 +100,7 @@ impl PoolSurvey {
                 .unwrap_or_default(),
             shut_down: contents
                 .as_ref()
-                .map(|c| shut_down(c, &state.with_stand_ins()))
+                .map(|c| shut_down(c, state_dir, &state.with_stand_ins()))
                 .unwrap_or_default(),
             state: contents,
             lost,
@@ -115,12 +116,13 @@ fn contents_of(kernel: &dyn Kernel, root: &Path) -> Result<Contents, String> {
     Ok(contents)
 }
 
-/// The volumes in use with a filesystem that has shut down.
-fn shut_down(contents: &Contents, kernel: &KernelState) -> BTreeSet<VolumeId> {
+/// The volumes in use with a filesystem that has shut down, or a fault disk without power.
+fn shut_down(contents: &Contents, state_dir: &Path, kernel: &KernelState) -> BTreeSet<VolumeId> {
+    let fault_disks = FaultDisks::of(state_dir);
     let staged = readable(&contents.volumes).filter(|(volume, _)| volume.stage.is_some());
     let has = staged.filter(|(volume, item)| {
         let identity = VolumeIdentity::of(volume, item.image.map(|image| image.file));
-        VolumeState::of(kernel, identity).has_shut_down(volume)
+        VolumeState::of(kernel, identity).has_shut_down(volume) || fault_disks.is_cut(volume)
     });
     has.map(|(volume, _)| volume.id).collect()
 }

@@ -2,6 +2,7 @@
 //! then. The command is hidden, because `kubectl hostloop fault node` is the one for people.
 
 use std::io;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -11,6 +12,8 @@ use hostloop_report::node_faults::{NodeFaults, PoolFaultNow, PoolFaultState};
 use hostloop_terminal::terminal;
 
 use crate::cli::{PoolArgsError, PoolFaultArgs, PoolFaultCommand};
+use crate::fault_disks::FaultDisks;
+use crate::faults;
 use crate::pool_faults::{FaultFiles, FaultFilesError, PoolFaultRequest};
 use crate::record::now_ns;
 
@@ -38,6 +41,8 @@ pub enum Error {
     /// No driver has shown what it can do.
     #[error("no driver has run with this state directory: see --statedir")]
     NoDriver,
+    #[error("the driver runs without --enable-faults, so its pools have no faults on request")]
+    NotEnabled,
     #[error("the driver has not answered within {} s: is it running?", PATIENCE.as_secs())]
     NoAnswer,
     /// The output can't be written.
@@ -49,7 +54,8 @@ pub enum Error {
 pub fn run(args: &PoolFaultArgs) -> Result<ExitCode, Error> {
     let names = args.pools.specs()?.into_iter().map(|spec| spec.name);
     let names: Vec<String> = names.collect();
-    let files = FaultFiles::at(&args.pools.state_dir());
+    let state_dir = args.pools.state_dir();
+    let files = FaultFiles::at(&state_dir);
     let said = match &args.command {
         PoolFaultCommand::Set { pool, fault } => {
             check_pool(&names, pool)?;
@@ -65,7 +71,7 @@ pub fn run(args: &PoolFaultArgs) -> Result<ExitCode, Error> {
                 .collect();
             clear(&files, cleared)?
         }
-        PoolFaultCommand::List => shown(&files)?,
+        PoolFaultCommand::List => with_fault_disks(shown(&files)?, &state_dir),
     };
     terminal::print_json_line(&said)?;
     Ok(ExitCode::SUCCESS)
@@ -87,7 +93,9 @@ fn set(files: &FaultFiles, pool: &str, text: &str) -> Result<NodeFaults, Error> 
         fault: text.to_owned(),
         why,
     })?;
-    shown(files)?;
+    if !shown(files)?.enabled {
+        return Err(Error::NotEnabled);
+    }
     let request = PoolFaultRequest {
         fault: fault.to_string(),
         requested_ns: now_ns(),
@@ -118,6 +126,23 @@ fn clear(files: &FaultFiles, pools: Vec<String>) -> Result<NodeFaults, Error> {
     })
 }
 
+/// What the driver says, and what its server of fault disks says. It may be there or not at any time,
+/// so only a person's question looks for it.
+fn with_fault_disks(said: NodeFaults, state_dir: &Path) -> NodeFaults {
+    let disks = FaultDisks::of(state_dir);
+    let listed = disks.list();
+    let obstacle = disks.obstacle(&listed);
+    NodeFaults {
+        fault_disks: if said.enabled {
+            faults::offered_by_fault_disks(obstacle.as_deref())
+        } else {
+            Vec::new()
+        },
+        served_disks: listed.ok().map(Option::unwrap_or_default),
+        ..said
+    }
+}
+
 /// Waits until the driver says this.
 fn until(files: &FaultFiles, is_said: impl Fn(&NodeFaults) -> bool) -> Result<NodeFaults, Error> {
     let deadline = Instant::now() + PATIENCE;
@@ -144,7 +169,12 @@ fn now_of<'f>(said: &'f NodeFaults, pool: &str) -> Option<&'f PoolFaultNow> {
 
 #[cfg(test)]
 mod tests {
+    use hostloop_fault_disk::protocol::Answer;
+
     use super::*;
+    use crate::fault_disks::testing;
+    use crate::pool_faults::PoolFaults;
+    use crate::testkit::Site;
 
     #[test]
     fn without_a_driver_nothing_is_requested() {
@@ -155,5 +185,48 @@ mod tests {
         }
         assert!(matches!(set(&files, "a", "fall"), Err(Error::Fault { .. })));
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn without_the_flag_nothing_is_requested() {
+        let site = Site::fake(&["a"]);
+        let _faults = PoolFaults::new(site.pools().clone(), false);
+        let files = FaultFiles::at(&site.options.state_dir);
+        let refused = set(&files, "a", "full").unwrap_err().to_string();
+        assert!(refused.contains("without --enable-faults"), "{refused}");
+        let cleared = clear(&files, vec!["a".to_owned()]).unwrap();
+        assert_eq!(now_of(&cleared, "a"), None);
+        assert!(!cleared.enabled);
+    }
+
+    #[test]
+    fn faults_of_fault_disks_need_their_server() {
+        let dir = tempfile::tempdir().unwrap();
+        let said = NodeFaults {
+            enabled: true,
+            ..NodeFaults::default()
+        };
+        let look = || with_fault_disks(said.clone(), dir.path());
+        let without = look();
+        let mut offered = without.fault_disks.iter();
+        let eio = offered.find(|offered| offered.fault == "eio").unwrap();
+        let why = eio.obstacle.as_ref().unwrap();
+        assert!(why.contains("fault-disks"), "{why}");
+        assert_eq!(without.served_disks, Some(Vec::new()));
+
+        testing::answer_all(dir.path(), &Answer::Refused("no".to_owned()));
+        assert_eq!(look().served_disks, None);
+
+        let served = vec!["vol-1".to_owned()];
+        testing::answer_all(dir.path(), &Answer::Disks(served.clone()));
+        let with = look();
+        assert_eq!(with.fault_disks.len(), without.fault_disks.len());
+        let mut offered = with.fault_disks.iter();
+        assert!(offered.all(|offered| offered.obstacle.is_none()));
+        assert_eq!(with.served_disks, Some(served.clone()));
+
+        let off = with_fault_disks(NodeFaults::default(), dir.path());
+        assert!(off.fault_disks.is_empty());
+        assert_eq!(off.served_disks, Some(served));
     }
 }

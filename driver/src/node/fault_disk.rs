@@ -6,6 +6,7 @@ use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
 use crate::fault_disks::{self, DiskPresence, FaultDisks};
 use crate::kernel::{self, file_id, loop_path};
+use crate::record::namespace_of;
 use crate::storage::{DiskFile, VolumeHandle, VolumeRecord};
 
 impl Node {
@@ -27,9 +28,10 @@ impl Node {
             return Ok(None);
         };
         let settings = record.disk_settings_without_fault();
+        let namespace = namespace_of(&record.parameters);
         let file = self
             .fault_disks()
-            .serve(record.id, image, disk.cache_bytes, &settings)
+            .serve(record.id, namespace, image, disk.cache_bytes, &settings)
             .map_err(|error| failed(record, &error))?;
         let made = DiskFile {
             file: file_id(&file)?,
@@ -40,6 +42,9 @@ impl Node {
                 stage.disk = Some(made);
             }
         })?;
+        // No device is attached, so what stood in for the image before is the file of a disk that has
+        // ended.
+        kernel::forget_stand_ins_of(made.image);
         kernel::stand_in(made.file, made.image);
         Ok(Some(file))
     }

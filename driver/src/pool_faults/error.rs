@@ -24,8 +24,6 @@ pub enum PoolObstacle {
 /// Why a pool does not get the fault that is asked for.
 #[derive(Debug, thiserror::Error)]
 pub enum PoolFaultRefused {
-    #[error("the driver runs without --enable-faults")]
-    NotEnabled,
     #[error(transparent)]
     Text(#[from] PoolFaultError),
     #[error(transparent)]

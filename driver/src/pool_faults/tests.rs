@@ -108,18 +108,33 @@ fn a_pool_beside_other_files_is_not_filled() {
 }
 
 #[test]
-fn a_fault_is_refused_by_name_without_the_flag_and_with_a_mistake() {
-    for (is_enabled, fault, why) in [
-        (false, "missing", "the driver runs without --enable-faults"),
-        (true, "gone", "unknown fault \"gone\""),
-    ] {
-        let rig = Rig::new(is_enabled);
-        let refused = rig.ask(Some(fault)).unwrap();
-        assert_eq!(refused.state, PoolFaultState::Refused);
-        assert!(refused.message.contains(why), "{refused:?}");
-        rig.site.named("a");
-        assert_eq!(rig.state(None), None);
-    }
+fn a_fault_with_a_mistake_is_refused_by_name() {
+    let rig = Rig::new(true);
+    let refused = rig.ask(Some("gone")).unwrap();
+    assert_eq!(refused.state, PoolFaultState::Refused);
+    let why = "unknown fault \"gone\"";
+    assert!(refused.message.contains(why), "{refused:?}");
+    rig.site.named("a");
+    assert_eq!(rig.state(None), None);
+}
+
+#[test]
+fn without_the_flag_no_pool_is_looked_after() {
+    let rig = Rig::new(false);
+    assert_eq!(rig.faults.slots(), 0..0);
+    let files = FaultFiles::at(&rig.site.options.state_dir);
+    let shown = files.shown().unwrap().unwrap();
+    let pools = ["a", "b"].map(|pool| PoolWithFaults {
+        pool: pool.to_owned(),
+        ..PoolWithFaults::default()
+    });
+    let expected = NodeFaults {
+        pools: pools.to_vec(),
+        ..NodeFaults::default()
+    };
+    assert_eq!(shown, expected);
+    rig.faults.end_all();
+    assert_eq!(files.shown().unwrap(), Some(expected));
 }
 
 #[test]
@@ -183,6 +198,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
         over: false,
         limit: None,
         file: None,
+        ranges: Vec::new(),
     };
     rig.site
         .pools()

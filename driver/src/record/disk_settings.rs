@@ -1,5 +1,6 @@
 //! What a volume's record asks of its fault disk: the limits, and the rule of a fault.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use hostloop_controllers::api::claim_fault::{
@@ -13,10 +14,12 @@ use super::VolumeRecord;
 impl VolumeRecord {
     /// The settings of the volume's fault disk now.
     pub(crate) fn disk_settings(&self) -> Settings {
-        let fault = self.fault.as_ref().filter(|fault| !fault.over);
-        let fault = fault.and_then(|fault| ClaimFault::parse(&fault.fault).ok());
+        let recorded = self.fault.as_deref().filter(|fault| !fault.over);
+        let fault = recorded.and_then(|fault| ClaimFault::parse(&fault.fault).ok());
+        let ranges = recorded.map_or(&[][..], |fault| fault.ranges.as_slice());
+        let rule = fault.as_ref().and_then(|fault| rule(fault, ranges));
         Settings {
-            rules: fault.and_then(rule).into_iter().collect(),
+            rules: rule.into_iter().collect(),
             seed: fault.map_or(0, |fault| fault.seed),
             ..self.disk_settings_without_fault()
         }
@@ -33,8 +36,9 @@ impl VolumeRecord {
     }
 }
 
-/// The rule of a fault; `None` for one that is not of single operations.
-fn rule(fault: ClaimFault) -> Option<Rule> {
+/// The rule of a fault; `None` for one that is not of single operations. That of a file is for these
+/// bytes of the disk. A disk refuses it if there are none.
+fn rule(fault: &ClaimFault, ranges: &[Range<u64>]) -> Option<Rule> {
     let (effect, taken) = match fault.kind {
         FaultKind::Eio(taken) => (Effect::Fail(DiskError::Io), taken),
         FaultKind::NoSpace(taken) => (Effect::Fail(DiskError::NoSpace), taken),
@@ -44,7 +48,7 @@ fn rule(fault: ClaimFault) -> Option<Rule> {
     let DiskOperations { only, share_ppm } = taken;
     Some(Rule {
         operations: only.map(operation).into_iter().collect(),
-        bytes: None,
+        bytes: fault.file.as_ref().map(|_| ranges.to_vec()),
         share: f64::from(share_ppm) / 1e6,
         effect,
     })
@@ -83,12 +87,24 @@ mod tests {
             ("gone", None),
             ("powercut,loss=all", None),
         ] {
-            let made = rule(ClaimFault::parse(text).unwrap());
+            let made = rule(&ClaimFault::parse(text).unwrap(), &[]);
             let found = made
                 .clone()
                 .map(|rule| (rule.operations, rule.share, rule.effect));
             assert_eq!(found, expected, "{text}");
             assert!(made.is_none_or(|rule| rule.check().is_ok()), "{text}");
         }
+    }
+
+    #[test]
+    fn a_fault_of_a_file_is_a_rule_for_its_bytes_and_never_for_the_disk() {
+        let fault = ClaimFault::parse("eio,op=read,file=log,range=0-4Ki").unwrap();
+        let ranges = [4096..8192, 16_384..20_480];
+        let made = rule(&fault, &ranges).unwrap();
+        assert_eq!(made.bytes.as_deref(), Some(&ranges[..]));
+        assert!(made.check().is_ok());
+        assert!(rule(&fault, &[]).unwrap().check().is_err());
+        let disk = rule(&ClaimFault::parse("eio").unwrap(), &ranges);
+        assert_eq!(disk.unwrap().bytes, None);
     }
 }

@@ -1,5 +1,7 @@
 //! The fault that a volume's claim asks for.
 
+use std::ops::Range;
+
 use serde::{Deserialize, Serialize};
 
 use super::VolumeRecord;
@@ -20,6 +22,9 @@ pub struct FaultRecord {
     pub limit: Option<u64>,
     /// The inode number of the file that takes the free room because of it.
     pub file: Option<u64>,
+    /// The bytes of the fault disk that the file of the fault had when it began.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub ranges: Vec<Range<u64>>,
 }
 
 impl FaultRecord {
@@ -69,6 +74,7 @@ mod tests {
                 over: false,
                 limit: None,
                 file: None,
+                ranges: Vec::new(),
             };
             assert_eq!((record.name(), record.is_total()), (name, is_total));
         }

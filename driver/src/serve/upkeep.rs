@@ -70,14 +70,15 @@ async fn expire_cuts(server: Server, slot: usize, stop: CancellationToken) {
     }
 }
 
-/// Starts the tasks that give pools the faults that are asked for, until `stop`.
+/// Starts the tasks that give pools the faults that are asked for, until `stop`. Without
+/// `--enable-faults` there are none.
 pub(super) fn tend_faults(
     faults: &Arc<PoolFaults>,
     blocking: &Blocking,
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) {
-    for slot in 0..faults.count() {
+    for slot in faults.slots() {
         let faults = faults.clone();
         keep_doing(
             "giving a pool its faults",

@@ -27,13 +27,37 @@ impl Pools {
         volumes: &[VolumeId],
         parameters: &BTreeMap<String, String>,
     ) -> Result<Arc<GroupRecord>> {
+        self.take_group(name, volumes, parameters, Consistency::Frozen)
+    }
+
+    /// Takes snapshots of several volumes on fault disks, which are one power cut of all of them.
+    /// After an error no snapshot exists.
+    pub fn create_powercut_group(
+        &self,
+        name: &str,
+        volumes: &[VolumeId],
+        parameters: &BTreeMap<String, String>,
+    ) -> Result<Arc<GroupRecord>> {
+        self.take_group(name, volumes, parameters, Consistency::Powercut)
+    }
+
+    fn take_group(
+        &self,
+        name: &str,
+        volumes: &[VolumeId],
+        parameters: &BTreeMap<String, String>,
+        consistency: Consistency,
+    ) -> Result<Arc<GroupRecord>> {
         let pools = volumes.iter().map(|v| self.with_id(v.pool()));
         let pools = pools.collect::<Result<Vec<_>>>()?;
         let home = pools
             .first()
             .ok_or_else(|| Error::Refused("a group of no volumes".to_owned()))?;
         home.index.read().groups.check_unused(name)?;
-        let (shots, taken_ns) = self.copy(&pools, volumes, parameters)?;
+        let (shots, taken_ns) = match consistency {
+            Consistency::Frozen => self.copy(&pools, volumes, parameters)?,
+            Consistency::Powercut => self.cut_group(&pools, volumes, parameters)?,
+        };
         let id = GroupId::generate(home.id);
         let record = GroupRecord {
             schema: SCHEMA,
@@ -44,7 +68,7 @@ impl Pools {
             parameters: parameters.clone(),
             created_ns: taken_ns,
         };
-        let members = commit(shots, &record, home)?;
+        let members = commit(shots, &record, home, consistency)?;
         let record = Arc::new(record);
         // The group before its members: a member of a missing group would look like a leftover.
         home.index.write().groups.put(record.clone());
@@ -124,6 +148,7 @@ fn commit<'a>(
     shots: Vec<Shot<'a>>,
     record: &GroupRecord,
     home: &'a Arc<Pool>,
+    consistency: Consistency,
 ) -> Result<Vec<Committed<'a>>> {
     let mut group = home.layout.begin(record.id.to_string())?;
     group.write(record, None)?;
@@ -140,7 +165,7 @@ fn commit<'a>(
                 parameters: &record.parameters,
                 group: Some(record.id),
                 taken_ns: record.created_ns,
-                consistency: Consistency::Frozen,
+                consistency,
                 cut: None,
             };
             members.push(shot.commit(&fields)?);

@@ -9,6 +9,13 @@ pub struct NodeFaults {
     pub enabled: bool,
     /// The faults that claims may ask for.
     pub claims: Vec<OfferedFault>,
+    /// The faults that only claims with a volume on a fault disk may ask for. The command asks the
+    /// server of these disks, so the driver's own file has none.
+    #[serde(default)]
+    pub fault_disks: Vec<OfferedFault>,
+    /// The volumes with a fault disk that is served now, by their handles; null if that is not known.
+    #[serde(default)]
+    pub served_disks: Option<Vec<String>>,
     /// The configured pools, in order.
     pub pools: Vec<PoolWithFaults>,
 }

@@ -15,7 +15,7 @@ use kube::Api;
 use super::archive::{Archive, BackupInfo};
 use super::error::Error;
 use super::transfer;
-use super::work::{BLOCK, FILESYSTEM, Made, NewClaim, Work, WorkArgs};
+use super::work::{BLOCK, FILESYSTEM, Made, NewClaim, Work, WorkArgs, cluster_of_block_volume};
 use crate::api;
 use crate::cluster::Cluster;
 use crate::platform::interrupted;
@@ -47,12 +47,14 @@ pub struct Args {
 
 pub(crate) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Error> {
     let mut progress = ProgressLine::new();
+    let elsewhere = cluster_of_block_volume(cluster, &args.work);
     let work = Work::new(cluster, &args.work, "restore");
+    let block_work = Work::new(&elsewhere, &args.work, "restore");
     let done = tokio::select! {
-        done = restore(args, &work, &mut progress) => done,
+        done = restore(args, &work, &block_work, &mut progress) => done,
         signal = interrupted() => Err(Error::Stopped(signal)),
     };
-    super::clean_up(&work, &mut progress).await;
+    super::clean_up(&[&work, &block_work], &mut progress).await;
     let written = done?;
     terminal::print(&[format!(
         "{} claim {} has the last state of {}: {} were written",
@@ -64,8 +66,14 @@ pub(crate) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     Ok(ExitCode::SUCCESS)
 }
 
-/// Makes the claim. Returns how many bytes were written.
-async fn restore(args: &Args, work: &Work<'_>, progress: &mut ProgressLine) -> Result<u64, Error> {
+/// Makes the claim. The block volume of a filesystem is one of `block_work`. Returns how many bytes were
+/// written.
+async fn restore(
+    args: &Args,
+    work: &Work<'_>,
+    block_work: &Work<'_>,
+    progress: &mut ProgressLine,
+) -> Result<u64, Error> {
     let archive = Archive::open(&args.dir)?;
     let (volume, chain) = archive.chain()?;
     progress.show("checking the files of the backup");
@@ -80,27 +88,32 @@ async fn restore(args: &Args, work: &Work<'_>, progress: &mut ProgressLine) -> R
     // A volume may have grown between two backups.
     let size = chain.iter().map(|one| one.size).max().unwrap_or_default();
     let is_block = volume.mode == BLOCK;
-    let device = if is_block { &args.claim } else { &work.name };
-    work.claim(NewClaim {
-        name: device,
-        mode: BLOCK,
-        class,
-        size,
-        snapshot: None,
-    })
-    .await?;
-    work.pod(device, BLOCK, progress).await?;
-    write(work, &archive, chain, progress).await?;
-    work.end_pod().await?;
+    let (writer, device) = if is_block {
+        (work, &args.claim)
+    } else {
+        (block_work, &block_work.name)
+    };
+    writer
+        .claim(NewClaim {
+            name: device,
+            mode: BLOCK,
+            class,
+            size,
+            snapshot: None,
+        })
+        .await?;
+    writer.pod(device, BLOCK, progress).await?;
+    write(writer, &archive, chain, progress).await?;
+    writer.end_pod().await?;
     if !is_block {
-        let snapshot = work.snapshot(device, progress).await?;
-        work.allow_mode_change(&snapshot).await?;
+        let snapshot = block_work.snapshot(device, progress).await?;
+        let source = work.source(&snapshot, block_work, true, progress).await?;
         work.claim(NewClaim {
             name: &args.claim,
             mode: FILESYSTEM,
             class,
             size,
-            snapshot: Some(&snapshot.name),
+            snapshot: Some(&source),
         })
         .await?;
         // The volume comes with its first pod, and the snapshot has to be there until then.

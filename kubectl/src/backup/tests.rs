@@ -45,6 +45,12 @@ fn cluster(mode: &str) -> FakeApi {
                 Vec::new()
             }
             Some("VolumeSnapshot") => {
+                let given = object["spec"]["source"]["volumeSnapshotContentName"].clone();
+                if given.is_string() {
+                    object["status"] = json!({"readyToUse": true,
+                        "boundVolumeSnapshotContentName": given});
+                    return Vec::new();
+                }
                 let content = format!("c-{name}");
                 object["status"] = json!({"readyToUse": true,
                     "boundVolumeSnapshotContentName": content});
@@ -181,6 +187,42 @@ async fn a_backup_that_fails_leaves_nothing() {
             .filter(|one| one.starts_with("POST"))
             .collect();
         assert_eq!(made.len(), 4, "snapshot, token, claim and pod: {made:?}");
+    }
+}
+
+/// The claim's namespace has the snapshot, and the other one all that has the bytes.
+#[tokio::test]
+async fn the_bytes_are_read_in_the_other_namespace() {
+    for mode in ["Block", "Filesystem"] {
+        let (api, dir) = (cluster(mode), tempfile::tempdir().unwrap());
+        let service = FakeService::start(&api).await;
+        service.lists(&[(0, 4096)]);
+        // Nothing answers the exec.
+        let failed = outcome(&api, "backup data --to DIR --via vault", &dir).await;
+        let failed = failed.unwrap_err();
+        assert!(failed.contains("pods/exec"), "{failed}");
+        assert_eq!(left(&api), [""; 0], "{mode}");
+        let made: Vec<String> = api
+            .log()
+            .into_iter()
+            .filter_map(|one| {
+                let (kind, _) = one.strip_prefix("POST ")?.rsplit_once('/')?;
+                Some(kind.to_owned())
+            })
+            .collect();
+        let expected = [
+            "demo/volumesnapshots",
+            "demo/serviceaccounts/backup",
+            "vault/volumesnapshots",
+            "volumesnapshotcontents",
+            "vault/persistentvolumeclaims",
+            "vault/pods",
+        ];
+        assert_eq!(made, expected, "{mode}");
+        // The content of the claim's namespace allows no other mode.
+        let contents = api.all("volumesnapshotcontents");
+        assert_eq!(contents.len(), 1, "{contents:?}");
+        assert_eq!(contents[0]["metadata"]["annotations"], Value::Null);
     }
 }
 

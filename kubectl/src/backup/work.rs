@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use hostloop_api_objects::constants::ALLOW_MODE_CHANGE;
 use hostloop_api_objects::duration;
+use hostloop_api_objects::labels::MANAGED_BY;
 use hostloop_api_objects::snapshots::{
     DeletionPolicy, VolumeSnapshot, VolumeSnapshotClass, VolumeSnapshotContent,
 };
@@ -17,7 +18,7 @@ use uuid::Uuid;
 use super::error::Error;
 use super::transfer::DEVICE;
 use crate::Cluster;
-use crate::api::{self, ApiError, Namespaced};
+use crate::api::{self, ApiError, Kind, Namespaced};
 use crate::new_objects::{self, from_snapshot};
 use crate::persist::is_gone;
 use crate::progress_line::ProgressLine;
@@ -44,6 +45,11 @@ pub struct WorkArgs {
     #[arg(long, value_name = "NAME")]
     pub snapshot_class: Option<String>,
 
+    /// The namespace of the block volume with the bytes, and of its pod: where no user can write to it
+    /// [default: the claim's]
+    #[arg(long, value_name = "NAMESPACE")]
+    pub via: Option<String>,
+
     /// How long each wait may take
     #[arg(long, value_name = "DURATION", default_value = "5m", value_parser = duration::parse)]
     pub timeout: Duration,
@@ -55,6 +61,8 @@ pub(super) enum Made {
     Pod(String),
     Claim(String),
     Snapshot(String),
+    /// The content of a snapshot that has another content, too.
+    Content(String),
 }
 
 impl fmt::Display for Made {
@@ -63,6 +71,7 @@ impl fmt::Display for Made {
             Made::Pod(name) => write!(f, "pod/{name}"),
             Made::Claim(name) => write!(f, "pvc/{name}"),
             Made::Snapshot(name) => write!(f, "volumesnapshot/{name}"),
+            Made::Content(name) => write!(f, "volumesnapshotcontent/{name}"),
         }
     }
 }
@@ -73,6 +82,8 @@ pub(super) struct ReadySnapshot {
     /// The name of its content.
     pub(super) content: String,
     pub(super) handle: String,
+    /// The label of its content with the node that has it.
+    pub(super) node: Option<String>,
     /// The size of a volume that is restored from it, in bytes.
     pub(super) size: u64,
 }
@@ -88,7 +99,7 @@ pub(super) struct NewClaim<'a> {
     pub(super) snapshot: Option<&'a str>,
 }
 
-/// The work of one command.
+/// The work of one command in one namespace.
 pub(super) struct Work<'a> {
     pub(super) cluster: &'a Cluster,
     pub(super) args: &'a WorkArgs,
@@ -96,6 +107,14 @@ pub(super) struct Work<'a> {
     pub(super) name: String,
     /// What exists, or may exist, in the order in which it was made.
     made: RefCell<Vec<Made>>,
+}
+
+/// The cluster with the namespace of the block volume.
+pub(super) fn cluster_of_block_volume(cluster: &Cluster, args: &WorkArgs) -> Cluster {
+    Cluster {
+        namespace: args.via.as_ref().unwrap_or(&cluster.namespace).clone(),
+        ..cluster.clone()
+    }
 }
 
 impl<'a> Work<'a> {
@@ -126,17 +145,15 @@ impl<'a> Work<'a> {
         let object = new_objects::snapshot(self.metadata(&name), &class, claim);
         self.create::<VolumeSnapshot>(Made::Snapshot(name.clone()), &object)
             .await?;
-        let what = format!("for snapshot {name} to be ready");
-        let waiting = self.waiting(&name, &what, claim);
+        self.until_snapshot_is_ready(&name, claim, progress).await?;
         let snapshots: Api<VolumeSnapshot> = self.api();
-        let ready = waiting.until(&snapshots, progress, snapshot_ready).await;
-        ready.map_err(|why| Error::Waiting { what, why })?;
         let snapshot = api::get(&snapshots, &name).await?;
         let content = self.content_of(snapshot.as_ref()).await?;
         let Some(content) = content else {
             return Err(Error::NoHandle(claim.to_owned()));
         };
         let content_name = content.name_any();
+        let node = content.labels().get(MANAGED_BY).cloned();
         let status = content.status.unwrap_or_default();
         let (Some(handle), Some(size)) = (status.snapshot_handle, status.restore_size) else {
             return Err(Error::NoHandle(claim.to_owned()));
@@ -145,8 +162,23 @@ impl<'a> Work<'a> {
             name,
             content: content_name,
             handle,
+            node,
             size: u64::try_from(size).unwrap_or(0),
         })
+    }
+
+    /// Waits for a snapshot. The events of `about` say why it is not ready.
+    pub(super) async fn until_snapshot_is_ready(
+        &self,
+        name: &str,
+        about: &str,
+        progress: &mut ProgressLine,
+    ) -> Result<(), Error> {
+        let what = format!("for snapshot {name} to be ready");
+        let waiting = self.waiting(name, &what, about);
+        let snapshots: Api<VolumeSnapshot> = self.api();
+        let ready = waiting.until(&snapshots, progress, snapshot_ready).await;
+        ready.map_err(|why| Error::Waiting { what, why })
     }
 
     /// The content of a snapshot, if it is bound to one. Others may have made the snapshot again meanwhile,
@@ -269,29 +301,49 @@ impl<'a> Work<'a> {
             Made::Pod(name) => self.delete_kind::<Pod>(name).await?,
             Made::Claim(name) => self.delete_kind::<PersistentVolumeClaim>(name).await?,
             Made::Snapshot(name) => self.delete_kind::<VolumeSnapshot>(name).await?,
+            Made::Content(name) => {
+                let contents: Api<VolumeSnapshotContent> = self.cluster.all();
+                self.delete_of(&contents, name).await?;
+            }
         }
         self.keep(made);
         Ok(())
     }
 
+    async fn delete_kind<K: Namespaced>(&self, name: &str) -> Result<(), ApiError> {
+        self.delete_of(&self.api::<K>(), name).await
+    }
+
     /// Deletes an object of this command or, if its name says so, of an earlier one. Others may have made
     /// one of that name meanwhile, and it stays.
-    async fn delete_kind<K: Namespaced>(&self, name: &str) -> Result<(), ApiError> {
-        let api = self.api::<K>();
-        let Some(object) = api::get(&api, name).await? else {
+    async fn delete_of<K: Kind>(&self, api: &Api<K>, name: &str) -> Result<(), ApiError> {
+        let Some(object) = api::get(api, name).await? else {
             return Ok(());
         };
         let label = object.labels().get(LABEL);
         if label.is_none_or(|made_by| *made_by != self.name && made_by != name) {
             return Ok(());
         }
-        api::delete(&api, name, object.uid(), None, false).await
+        api::delete(api, name, object.uid(), None, false).await
     }
 
-    async fn create<K: Namespaced>(&self, made: Made, object: &Value) -> Result<(), Error> {
+    pub(super) async fn create<K: Namespaced>(
+        &self,
+        made: Made,
+        object: &Value,
+    ) -> Result<(), Error> {
+        self.create_among(&self.api::<K>(), made, object).await
+    }
+
+    pub(super) async fn create_among<K: Kind>(
+        &self,
+        api: &Api<K>,
+        made: Made,
+        object: &Value,
+    ) -> Result<(), Error> {
         // After a request without an answer the object may exist.
         self.made.borrow_mut().push(made.clone());
-        let created = api::create(&self.api::<K>(), object, false).await;
+        let created = api::create(api, object, false).await;
         let Err(error) = created else { return Ok(()) };
         if !error.is_transient() {
             self.keep(&made);
@@ -299,12 +351,17 @@ impl<'a> Work<'a> {
         Err(error.into())
     }
 
-    fn metadata(&self, name: &str) -> Value {
+    pub(super) fn metadata(&self, name: &str) -> Value {
         json!({
             "name": name,
             "namespace": self.cluster.namespace,
-            "labels": new_objects::labels(LABEL, &self.name),
+            "labels": self.labels(),
         })
+    }
+
+    /// The labels of what this command makes.
+    pub(super) fn labels(&self) -> Value {
+        new_objects::labels(LABEL, &self.name)
     }
 
     fn waiting<'w>(&'w self, name: &'w str, what: &str, claim: &str) -> Waiting<'w> {

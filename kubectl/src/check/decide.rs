@@ -7,6 +7,7 @@ mod access;
 mod classes;
 mod container;
 mod csi_driver;
+mod fault_disk_pods;
 mod faults;
 mod leader;
 mod machines;

@@ -1,6 +1,8 @@
 //! What an exploration has found, in the form that `-o json` prints. Names and meanings are stable;
 //! fields may be added.
 
+use std::collections::BTreeMap;
+
 use hostloop_report::cuts::{EndedExploration, TakenCut};
 use serde::Serialize;
 use serde_json::Value;
@@ -12,10 +14,13 @@ use super::explored_claim::ExploredClaim;
 /// The words for results.
 pub(super) const FAILED: &str = "failed";
 const UNKNOWN: &str = "unknown";
+const PASSED: &str = "passed";
+const UNCHECKED: &str = "unchecked";
 
-/// The whole output.
+/// What an exploration has found.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct ExplorationReport {
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(crate) struct ExplorationReport {
     /// The exploration's ID.
     pub(super) exploration: String,
     pub(super) namespace: String,
@@ -31,6 +36,8 @@ pub(super) struct ExplorationReport {
     pub(super) every_ns: u64,
     /// The number of cuts that were taken.
     pub(super) taken: usize,
+    /// When the first cut was taken, in nanoseconds since the epoch; null without one.
+    pub(super) first_taken_ns: Option<u64>,
     /// The time from the first cut to the last one, in nanoseconds.
     pub(super) burst_ns: u64,
     /// Why there are fewer cuts than requested.
@@ -41,12 +48,28 @@ pub(super) struct ExplorationReport {
     pub(super) unknown: usize,
     /// The cuts that have not passed, by number.
     pub(super) cuts: Vec<CutRow>,
+    /// All cuts that were taken, by number.
+    pub(super) timeline: Vec<CutMoment>,
     /// What went wrong beside the checks; a sentence each.
     pub(super) problems: Vec<String>,
 }
 
+/// A cut at its moment.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub(super) struct CutMoment {
+    pub(super) number: u32,
+    /// `passed`, `failed`, `unknown` if its check did not begin, or `unchecked`.
+    pub(super) result: &'static str,
+    /// The time since the first cut, in nanoseconds.
+    pub(super) after_first_ns: u64,
+    /// Bytes that were written since the cut before, at most; null for the first one.
+    pub(super) written_bytes: Option<u64>,
+}
+
 /// A cut that has not passed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
 pub(super) struct CutRow {
     pub(super) number: u32,
     /// `failed`, or `unknown` if its check did not begin.
@@ -59,6 +82,7 @@ pub(super) struct CutRow {
     /// The last lines of the check.
     pub(super) log: Vec<String>,
     /// A claim that has its content again.
+    #[cfg_attr(test, schemars(with = "std::collections::BTreeMap<String, Value>"))]
     pub(super) again: Value,
 }
 
@@ -84,13 +108,11 @@ impl Explored<'_> {
             .checked
             .iter()
             .filter_map(|(number, result)| {
-                let (word, reason) = match result {
-                    CutResult::Passed => return None,
-                    CutResult::Failed(reason) => (FAILED, reason),
-                    CutResult::Unknown(reason) => (UNKNOWN, reason),
+                let (CutResult::Failed(reason) | CutResult::Unknown(reason)) = result else {
+                    return None;
                 };
                 let cut = self.taken.iter().find(|cut| cut.number == *number)?;
-                Some(self.row(cut, word, reason, first))
+                Some(self.row(cut, word(result), reason, first))
             })
             .collect();
         cuts.sort_by_key(|row| row.number);
@@ -106,14 +128,37 @@ impl Explored<'_> {
             requested: self.requested,
             every_ns: self.every_ns,
             taken: self.taken.len(),
+            first_taken_ns: self.taken.first().map(|cut| cut.taken_ns),
             burst_ns: last.saturating_sub(first),
             burst_ended: why_it_ended(self.requested, self.taken, self.ended),
             passed: self.checked.len() - failed - unknown,
             failed,
             unknown,
             cuts,
+            timeline: self.timeline(first),
             problems: self.problems,
         }
+    }
+
+    fn timeline(&self, first_ns: u64) -> Vec<CutMoment> {
+        let results: BTreeMap<u32, &CutResult> = self
+            .checked
+            .iter()
+            .map(|(number, result)| (*number, result))
+            .collect();
+        self.taken
+            .iter()
+            .enumerate()
+            .map(|(index, cut)| CutMoment {
+                number: cut.number,
+                result: results
+                    .get(&cut.number)
+                    .map_or(UNCHECKED, |result| word(result)),
+                after_first_ns: cut.monotonic_ns.saturating_sub(first_ns),
+                // The first cut promises all that there is.
+                written_bytes: (index > 0).then_some(cut.promised_bytes),
+            })
+            .collect()
     }
 
     fn row(
@@ -133,6 +178,15 @@ impl Explored<'_> {
             why: reason.why.clone(),
             log: reason.log.clone(),
         }
+    }
+}
+
+/// The word for a result.
+fn word(result: &CutResult) -> &'static str {
+    match result {
+        CutResult::Passed => PASSED,
+        CutResult::Failed(_) => FAILED,
+        CutResult::Unknown(_) => UNKNOWN,
     }
 }
 
@@ -175,7 +229,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::explore::testing::{cut, reason, report};
+    use crate::explore::testing::{cut, exploration, explored, reason, report};
 
     #[test]
     fn a_report_for_programs() {
@@ -189,6 +243,7 @@ mod tests {
             ("requested", json!(100)),
             ("taken", json!(100)),
             ("burst_ns", json!(9_900_000_000_u64)),
+            ("first_taken_ns", json!(5_100_000_000_u64)),
             ("burst_ended", json!(null)),
             ("passed", json!(98)),
             ("failed", json!(1)),
@@ -198,6 +253,24 @@ mod tests {
         }
         assert_eq!(json["cuts"][0]["after_first_ns"], 1_600_000_000_u64);
         assert_eq!(json["cuts"][0]["again"]["kind"], "PersistentVolumeClaim");
+        for (index, moment) in [
+            (
+                0_usize,
+                json!({"number": 1, "result": "passed", "after_first_ns": 0, "written_bytes": null}),
+            ),
+            (
+                16,
+                json!({"number": 17, "result": "failed", "after_first_ns": 1_600_000_000_u64,
+                       "written_bytes": 4096}),
+            ),
+            (
+                41,
+                json!({"number": 42, "result": "unknown", "after_first_ns": 4_100_000_000_u64,
+                       "written_bytes": 4096}),
+            ),
+        ] {
+            assert_eq!(json["timeline"][index], moment);
+        }
         assert_eq!(
             report.names(),
             [
@@ -207,6 +280,27 @@ mod tests {
         );
         assert_eq!(report.checked(), 100);
         assert_eq!(report.cuts[0].log, reason().log);
+    }
+
+    /// After the first failure with --fail-fast, the other cuts are not checked.
+    #[test]
+    fn cuts_without_a_check_are_on_the_timeline() {
+        let (taken, checked) = ([cut(1), cut(2)], [(2, CutResult::Failed(reason()))]);
+        let report = Explored {
+            claim: &explored(),
+            node: "n1",
+            exploration: &exploration(),
+            seed: 1,
+            requested: 2,
+            every_ns: 100_000_000,
+            taken: &taken,
+            ended: None,
+            checked: &checked,
+            problems: Vec::new(),
+        }
+        .report();
+        let results: Vec<_> = report.timeline.iter().map(|moment| moment.result).collect();
+        assert_eq!(results, ["unchecked", "failed"]);
     }
 
     #[rstest]

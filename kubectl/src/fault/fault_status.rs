@@ -103,7 +103,7 @@ impl FaultStatus {
 }
 
 /// What a command waits for.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum AwaitedFault {
     /// The volume has this fault, or gets it with its next pod, or never.
     Begin(ClaimFault),
@@ -112,7 +112,7 @@ pub(crate) enum AwaitedFault {
 }
 
 impl AwaitedFault {
-    fn is_answered_by(self, said: &FaultStatus) -> bool {
+    fn is_answered_by(&self, said: &FaultStatus) -> bool {
         match (self, said.progress) {
             (_, FaultProgress::Failed) => false,
             // A driver without faults names none.
@@ -130,7 +130,7 @@ impl AwaitedFault {
 pub(crate) fn answer(
     events: &[&Event],
     claim: &PersistentVolumeClaim,
-    awaited: AwaitedFault,
+    awaited: &AwaitedFault,
 ) -> Option<FaultStatus> {
     last(events, claim, |said| awaited.is_answered_by(said))
 }
@@ -262,9 +262,9 @@ mod tests {
         #[case] expected: Option<FaultProgress>,
     ) {
         let event = event(1, reason, message);
-        let said = answer(&[&event], &claim("u"), gone());
+        let said = answer(&[&event], &claim("u"), &gone());
         assert_eq!(said.map(|said| said.progress), expected);
-        assert_eq!(answer(&[&event], &claim("other"), gone()), None);
+        assert_eq!(answer(&[&event], &claim("other"), &gone()), None);
     }
 
     #[rstest]
@@ -274,7 +274,7 @@ mod tests {
     #[case::is_tried_again("FaultFailed", false)]
     fn the_end(#[case] reason: &str, #[case] is_answer: bool) {
         let event = event(1, reason, "m");
-        let said = answer(&[&event], &claim("u"), AwaitedFault::End);
+        let said = answer(&[&event], &claim("u"), &AwaitedFault::End);
         assert_eq!(said.is_some(), is_answer);
     }
 
@@ -286,7 +286,7 @@ mod tests {
         );
         let earlier = event(1, "FaultRefused", "The annotation has no effect");
         let all = [&ended, &earlier, &begun];
-        let said = answer(&all, &claim("u"), gone()).unwrap();
+        let said = answer(&all, &claim("u"), &gone()).unwrap();
         assert_eq!(said.progress, FaultProgress::Healed);
         assert_eq!(last_said(&all[1..], &claim("u")).unwrap().message, GONE);
         assert_eq!(last_said(&all, &claim("other")), None);

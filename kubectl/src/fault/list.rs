@@ -80,7 +80,7 @@ fn rows(claims: &[PersistentVolumeClaim], events: &[Event]) -> Vec<FaultRow> {
 /// What is known of the fault of a claim.
 fn state(claim: &PersistentVolumeClaim, fault: &str, events: &[&Event]) -> FaultStatus {
     match ClaimFault::parse(fault) {
-        Ok(fault) => answer(events, claim, AwaitedFault::Begin(fault))
+        Ok(fault) => answer(events, claim, &AwaitedFault::Begin(fault))
             .unwrap_or_else(|| FaultStatus::new(FaultProgress::Asked, "no event says more")),
         Err(why) => FaultStatus::new(FaultProgress::Refused, why.to_string()),
     }

@@ -131,10 +131,10 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
     let (names, fault) = args.read()?;
     let claims = selected(cluster, names, args.selector.as_deref()).await?;
     let said = if args.dry_run.how == DryRun::None {
-        set(args, cluster, &claims, fault).await?
+        set(args, cluster, &claims, &fault).await?
     } else {
         if args.dry_run.how == DryRun::Server {
-            ask(cluster, &claims, fault, true).await?;
+            ask(cluster, &claims, &fault, true).await?;
         }
         let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for this fault");
         vec![planned; claims.len()]
@@ -157,7 +157,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
 async fn ask(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
-    fault: ClaimFault,
+    fault: &ClaimFault,
     dry_run: bool,
 ) -> Result<(), Error> {
     let faults: Vec<_> = claims
@@ -172,7 +172,7 @@ async fn set(
     args: &Args,
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
-    fault: ClaimFault,
+    fault: &ClaimFault,
 ) -> Result<Vec<FaultStatus>, Error> {
     if !args.wait.wait {
         ask(cluster, claims, fault, false).await?;
@@ -195,18 +195,18 @@ async fn set(
 /// known if no event can follow: the annotation has no effect yet, or is the same as before.
 fn awaited(
     claim: &PersistentVolumeClaim,
-    fault: ClaimFault,
+    fault: &ClaimFault,
     events: &[&Event],
 ) -> Result<AwaitedFault, FaultStatus> {
-    let begin = AwaitedFault::Begin(fault);
+    let begin = AwaitedFault::Begin(fault.clone());
     let before = annotation(claim).map(ClaimFault::parse);
     if !is_bound(claim) {
         Err(FaultStatus::new(
             FaultProgress::Asked,
             "the claim has no volume yet, and the fault begins once it has one",
         ))
-    } else if before == Some(Ok(fault)) {
-        Err(answer(events, claim, begin).unwrap_or_else(|| {
+    } else if matches!(&before, Some(Ok(before)) if before == fault) {
+        Err(answer(events, claim, &begin).unwrap_or_else(|| {
             FaultStatus::new(
                 FaultProgress::Asked,
                 "the claim asks for this fault already; another --seed repeats one that is over",
@@ -296,7 +296,7 @@ mod tests {
             "annotations": before.map(|before| json!({"hostloop.csi.dev/fault": before})),
         }}));
         let fault = ClaimFault::parse("gone").unwrap();
-        let said = awaited(&claim, fault, &[]).err().map(|said| said.message);
+        let said = awaited(&claim, &fault, &[]).err().map(|said| said.message);
         assert_eq!(said.is_some(), known.is_some(), "{said:?}");
         let said = said.unwrap_or_default();
         assert!(said.starts_with(known.unwrap_or_default()), "{said}");

@@ -60,7 +60,7 @@ pub(crate) async fn until_said(
         let answers: Vec<Option<FaultStatus>> = claims
             .iter()
             .map(|(claim, awaited)| match awaited {
-                Ok(awaited) => answer(&new, claim, *awaited),
+                Ok(awaited) => answer(&new, claim, awaited),
                 Err(said) => Some(said.clone()),
             })
             .collect();

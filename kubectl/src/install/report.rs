@@ -10,6 +10,7 @@ use super::apply::Counts;
 use super::decide::InstallPlan;
 use super::survey::Survey;
 use crate::manifests::{Installed, ObjectKey};
+use crate::output;
 
 /// What was found, what follows from it, and what is applied.
 pub(super) fn lines(plan: &InstallPlan, survey: &Survey) -> Vec<String> {
@@ -138,6 +139,16 @@ pub(super) fn applied(counts: Counts) -> String {
     )
 }
 
+/// What was removed.
+pub(super) fn removed(removed: &[ObjectKey]) -> String {
+    let what = count(removed.len(), "object");
+    let names = output::names(removed.iter().map(ObjectKey::to_string));
+    format!(
+        "{} {what} of components that are not asked for removed: {names}",
+        paint(GOOD, "✓")
+    )
+}
+
 /// The next command, for a driver with this other name.
 pub(super) fn next(driver: Option<&str>) -> String {
     let flag = driver.map(|name| format!(" --driver-name {name}"));
@@ -183,6 +194,14 @@ mod tests {
         #[case] said: Option<&str>,
     ) {
         assert_eq!(attaching(installed, chosen), said);
+    }
+
+    #[test]
+    fn what_is_removed_is_named() {
+        let key = ObjectKey::new("apps/v1", "DaemonSet", "n", "d");
+        let said = hostloop_terminal::terminal::plain(&removed(&[key]));
+        let expected = "✓ 1 object of components that are not asked for removed: DaemonSet n/d";
+        assert_eq!(said, expected);
     }
 
     #[test]

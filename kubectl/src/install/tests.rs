@@ -4,7 +4,7 @@ use hostloop_report::flags::DRIVER_NAME;
 use serde_json::{Value, json};
 
 use super::*;
-use crate::test_objects::{cluster_of, has, writes};
+use crate::test_objects::{cluster_of, has, pod, writes};
 use crate::{Cli, Command};
 
 /// The arguments of `install` with these flags.
@@ -47,8 +47,11 @@ async fn install_as(driver: &str, server: &FakeApi, flags: &str) -> Result<apply
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
     let plan = InstallPlan::decide(&args(flags), driver, Some(&survey))?;
+    unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
-    apply::apply(&plan, fitted.objects, &mut objects).await
+    let counts = apply::apply(&plan, fitted.objects, &mut objects).await?;
+    unrequested::remove(&plan, &survey, &cluster, &mut objects).await?;
+    Ok(counts)
 }
 
 #[test]
@@ -181,6 +184,76 @@ async fn a_second_installation_changes_nothing() {
         let counts = install(&server, again).await.unwrap();
         assert_eq!((counts.created, counts.changed), (0, 0), "{flags}");
     }
+}
+
+/// What the controller keeps stays, so that backup tools can go on once it is asked for again.
+#[tokio::test]
+async fn components_that_are_not_asked_for_go() {
+    let server = FakeApi::default();
+    server.put(node(""));
+    let has_one = |plural: &str, name: &str| {
+        let objects = server.all(plural);
+        objects.iter().any(|one| one["metadata"]["name"] == name)
+    };
+    for (flags, faults, metadata) in [
+        ("--faults --snapshot-metadata", true, true),
+        ("--snapshot-metadata", false, true),
+        ("--faults", true, false),
+        ("", false, false),
+    ] {
+        install(&server, flags).await.unwrap();
+        let found = has_one("daemonsets", "hostloop-fault-disks");
+        assert_eq!(found, faults, "{flags}");
+        for (plural, name) in [
+            ("clusterroles", "hostloop-snapshot-metadata"),
+            ("rolebindings", "hostloop-snapshot-metadata-nodes"),
+            ("networkpolicies", "hostloop-snapshot-metadata"),
+        ] {
+            assert_eq!(has_one(plural, name), metadata, "{flags} {name}");
+        }
+        assert!(has_one("configmaps", "hostloop-snapshot-bases"), "{flags}");
+        assert!(has_one("daemonsets", "hostloop"), "{flags}");
+    }
+}
+
+#[tokio::test]
+async fn the_rights_of_a_snapshot_controller_go_with_it() {
+    let server = FakeApi::default();
+    server.put(node(""));
+    for (flags, expected) in [
+        ("", 1),
+        ("--snapshot-controller no", 0),
+        ("--snapshot-controller yes", 1),
+    ] {
+        install(&server, flags).await.unwrap();
+        let mut roles = server.all("clusterroles");
+        roles.retain(|role| role["metadata"]["name"] == "hostloop-snapshot-controller");
+        assert_eq!(roles.len(), expected, "{flags}");
+    }
+}
+
+/// The end of their server would be a power cut.
+#[tokio::test]
+async fn fault_disks_that_may_be_in_use_stay() {
+    let server = FakeApi::default();
+    server.put(node(""));
+    install(&server, "--faults").await.unwrap();
+    let mut served = pod("hostloop-fault-disks", "a", "n1");
+    served["apiVersion"] = json!("v1");
+    served["kind"] = json!("Pod");
+    served["metadata"]["namespace"] = json!("hostloop");
+    server.put(served);
+    writes(&server);
+    let error = install(&server, "").await.unwrap_err().to_string();
+    has(
+        &error,
+        &[
+            "volumes on n1, if there are any: DaemonSet hostloop has no pod there",
+            "add --faults",
+        ],
+    );
+    assert_eq!(writes(&server), Vec::<String>::new());
+    install(&server, "--faults").await.unwrap();
 }
 
 /// Volumes belong to the name that they were made under.

@@ -1,10 +1,12 @@
 //! What a person can choose about the objects, and the objects for a choice.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
-use super::base;
 use super::component::Component;
 use super::fields::{field, field_mut, merge};
+use super::{ObjectKey, base};
 
 mod installed;
 mod pool;
@@ -113,6 +115,27 @@ impl Settings {
         objects
             .sort_by_key(|object| object["kind"] == "Deployment" || object["kind"] == "DaemonSet");
         objects
+    }
+
+    /// The objects of components that these settings do not ask for. What the controller keeps in
+    /// Secrets and ConfigMaps stays for the next time, and classes stay for the objects that name them.
+    pub(crate) fn unrequested(&self) -> Vec<ObjectKey> {
+        let all = Settings {
+            faults: true,
+            snapshot_metadata: true,
+            snapshots: Snapshots {
+                controller: true,
+                ..self.snapshots
+            },
+            ..self.clone()
+        };
+        let requested: BTreeSet<ObjectKey> = self.objects().iter().map(ObjectKey::of).collect();
+        let all = all.objects();
+        all.iter()
+            .map(ObjectKey::of)
+            .filter(|key| !requested.contains(key))
+            .filter(|key| !["Secret", "ConfigMap"].contains(&key.kind.as_str()))
+            .collect()
     }
 
     /// The environment of the container, as `scripts/render` patches it.

@@ -120,6 +120,11 @@ enum Body<'m> {
     Problem { about: &'m str, text: &'m str },
     /// What works again.
     Solved { about: &'m str },
+    /// What `kubectl hostloop explore` has found. No stream has it: `--replay` shows such a report.
+    Exploration {
+        #[cfg_attr(test, schemars(with = "crate::explore::ExplorationReport"))]
+        report: &'m Value,
+    },
 }
 
 /// What happened to an object.
@@ -301,6 +306,12 @@ impl Message {
     pub(super) fn solved(about: &str) -> Message {
         let slot = Slot::Emptied(format!("problem/{about}"));
         Message::new(slot, Body::Solved { about })
+    }
+
+    /// What an exploration has found.
+    pub(super) fn exploration(report: &Value) -> Message {
+        let slot = Slot::Filled("exploration".to_owned());
+        Message::new(slot, Body::Exploration { report })
     }
 }
 

@@ -1,9 +1,15 @@
-//! Recordings: the messages of a while, as JSON or in a page that shows them without a server.
+//! Recordings: the messages of a while, as JSON or in a page that shows them without a server. The report of
+//! an exploration is read as a recording that has nothing else.
 
+use std::borrow::Cow;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
+use serde_json::Value;
+
+use super::message::{Message, PageSubject};
 
 const FORMAT: &str = "hostloop.recording/v1";
 /// The element of the page with a recording.
@@ -40,28 +46,43 @@ struct Recording {
     recording: String,
     #[serde(default)]
     version: String,
+    /// The ID of an exploration, in the report of one.
+    #[serde(default)]
+    exploration: String,
 }
 
 /// Reads a recording from JSON or from a page, and returns its JSON. It uses nothing else of
 /// another page.
 pub fn read(path: &Path) -> Result<String, Error> {
     let text = std::fs::read_to_string(path).map_err(|error| Error::Read(path.into(), error))?;
-    Ok(parse(path, &text)?.to_owned())
+    Ok(parse(path, &text)?.into_owned())
 }
 
-/// Finds the JSON of a recording.
-fn parse<'t>(path: &Path, text: &'t str) -> Result<&'t str, Error> {
+/// Finds the JSON of a recording, or makes it of a report.
+fn parse<'t>(path: &Path, text: &'t str) -> Result<Cow<'t, str>, Error> {
     let json = if text.trim_start().starts_with('{') {
         text
     } else {
         element(text).ok_or_else(|| Error::None(path.into()))?
     };
-    let read: Recording =
-        serde_json::from_str(json).map_err(|error| Error::Unreadable(path.into(), error))?;
-    if read.recording != FORMAT {
-        return Err(Error::Format(path.into(), read.recording, read.version));
+    let read: Recording = from_json(path, json)?;
+    if read.recording == FORMAT {
+        Ok(Cow::Borrowed(json))
+    } else if read.recording.is_empty() && !read.exploration.is_empty() {
+        Ok(Cow::Owned(of_exploration(&from_json(path, json)?)))
+    } else {
+        Err(Error::Format(path.into(), read.recording, read.version))
     }
-    Ok(json)
+}
+
+fn from_json<T: DeserializeOwned>(path: &Path, json: &str) -> Result<T, Error> {
+    serde_json::from_str(json).map_err(|error| Error::Unreadable(path.into(), error))
+}
+
+/// The recording that shows the report of an exploration.
+fn of_exploration(report: &Value) -> String {
+    let subject = PageSubject::default();
+    json(&[subject.hello(), Message::exploration(report).text])
 }
 
 /// The content of the element with the recording.
@@ -98,7 +119,7 @@ fn page_with(page: &str, json: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::Value;
+    use serde_json::json;
 
     use super::*;
 
@@ -120,7 +141,7 @@ mod tests {
         assert!(page.find(BEGIN) < page.find("<script>1"));
         let messages_of = |text: &str| -> Vec<Value> {
             let json = parse(Path::new("f"), text).unwrap();
-            let read: Value = serde_json::from_str(json).unwrap();
+            let read: Value = serde_json::from_str(&json).unwrap();
             read["messages"].as_array().unwrap().clone()
         };
         let sent: Vec<Value> = messages
@@ -129,8 +150,23 @@ mod tests {
             .collect();
         assert_eq!(messages_of(&page), sent);
         assert_eq!(messages_of(&json(&messages)), sent);
-        let again = page_with("<!--recording-->", parse(Path::new("f"), &page).unwrap());
+        let again = page_with("<!--recording-->", &parse(Path::new("f"), &page).unwrap());
         assert_eq!(messages_of(&again), sent);
+    }
+
+    #[test]
+    fn the_report_of_an_exploration_is_a_recording() {
+        let report = json!({"exploration": "exploration-1", "timeline": []});
+        let text = report.to_string();
+        let read = parse(Path::new("f"), &text).unwrap();
+        let read: Value = serde_json::from_str(&read).unwrap();
+        assert_eq!(read["recording"], FORMAT);
+        assert_eq!(read["messages"][0]["type"], "hello");
+        assert_eq!(read["messages"][1]["type"], "exploration");
+        assert_eq!(read["messages"][1]["report"], report);
+        // Its page can be saved, and opened again.
+        let saved = page_with("<!--recording-->", &read.to_string());
+        assert!(parse(Path::new("f"), &saved).is_ok());
     }
 
     #[test]

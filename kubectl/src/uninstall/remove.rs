@@ -13,7 +13,7 @@ use super::Error;
 use crate::api::{ApiError, Objects};
 use crate::dry_run::DryRun;
 use crate::manifests::{self, ObjectKey, Settings, Snapshots};
-use crate::{Cluster, NAME_LABEL};
+use crate::{Cluster, FAULT_DISKS, NAME_LABEL};
 
 /// The kinds of everything that `install` may apply, and the namespaces of it.
 fn kinds() -> (BTreeSet<(String, String)>, BTreeSet<String>) {
@@ -147,10 +147,7 @@ fn order(object: &Value) -> u8 {
 /// True for a pod that is not hostloop's.
 fn is_foreign(pod: &Pod) -> bool {
     let name = pod.labels().get(NAME_LABEL.0).map(String::as_str);
-    !matches!(
-        name,
-        Some("hostloop" | "hostloop-controller" | "hostloop-fault-disks")
-    )
+    !matches!(name, Some("hostloop" | "hostloop-controller" | FAULT_DISKS))
 }
 
 /// Deletes the snapshot API's definitions if the person asks for it and no object needs them; says

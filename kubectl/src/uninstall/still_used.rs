@@ -5,11 +5,11 @@ use k8s_openapi::api::core::v1::{PersistentVolume, Pod};
 use kube::ResourceExt;
 use serde_json::Value;
 
-use super::{Error, NAMED};
-use crate::Cluster;
+use super::Error;
 use crate::api::{ApiError, Objects};
 use crate::manifests::ObjectKey;
 use crate::volume_objects::{claim_ref, handle, inline_volumes, title, volume_phase};
+use crate::{Cluster, output};
 
 /// Fails if objects of the driver are left, and names them.
 pub(super) async fn refuse(cluster: &Cluster, objects: &mut Objects) -> Result<(), Error> {
@@ -95,22 +95,14 @@ fn inline(pod: &Pod, driver: &str) -> Option<String> {
 
 /// What the error says: the first of them, and the number of the others.
 pub(super) fn sentence(left: &[String]) -> String {
-    let named: String = left
-        .iter()
-        .take(NAMED)
-        .map(|one| format!("\n  {one}"))
-        .collect();
-    let others = match left.len().saturating_sub(NAMED) {
-        0 => String::new(),
-        others => format!("\n  and {others} more"),
-    };
     format!(
-        "{} left with data that needs hostloop:{named}{others}\nDelete the pods, claims and \
+        "{} left with data that needs hostloop:{}\nDelete the pods, claims and \
          snapshots first, then uninstall again",
         match left.len() {
             1 => "1 object is".to_owned(),
             n => format!("{} are", count(n, "object")),
-        }
+        },
+        output::first_lines(left)
     )
 }
 

@@ -1,8 +1,8 @@
 /** What is shown, as it stands in the fragment of the page's address. */
 
-export type View = "volumes" | "life" | "node" | "cluster";
+export type View = "volumes" | "life" | "node" | "cluster" | "exploration";
 
-const VIEWS: readonly View[] = ["volumes", "life", "node", "cluster"];
+const VIEWS: readonly View[] = ["volumes", "life", "node", "cluster", "exploration"];
 
 export interface Route {
   view: View;

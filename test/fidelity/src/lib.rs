@@ -24,5 +24,6 @@ pub use record_directory::{RecordDirectory, Records};
 
 use std::time::Duration;
 
-/// The time after each step in which the simulated cluster settles. A real one has a little more.
-pub const QUIET: Duration = Duration::from_secs(60);
+/// The time after each step in which the simulated cluster settles. Controllers tell some errors
+/// after a minute. A real cluster has more time.
+pub const QUIET: Duration = Duration::from_secs(80);

@@ -22,14 +22,14 @@ use tokio::time::Instant;
 use tonic::Status;
 
 use crate::cluster::DRIVER;
-use crate::model::view::{is_deleting, is_ready, name, namespace, uid, with_ready};
+use crate::model::view::{is_deleting, is_ready, name, namespace, uid, with_condition};
 use crate::users::{Refused, bytes, path_in, send, volume_path};
 use crate::{messages, trace};
 
 use self::attachments::Attachments;
 use self::line::Line;
 use self::secrets::Secrets;
-use self::wanted::{Pod, Wanted, inline};
+use self::wanted::{Pod, Wanted, grows_to, inline};
 use self::work::Work;
 
 mod attachments;
@@ -324,7 +324,7 @@ impl Kubelet {
             return Ok(());
         };
         let ready = json!({"type": "Ready", "status": "True", "reason": "KubeletReady"});
-        let status = json!({"status": with_ready(&node, ready)});
+        let status = json!({"status": with_condition(&node, ready)});
         let at = format!("{at}/status");
         let sent = send(&self.client, Method::PATCH, &at, &status).await;
         sent.map(drop)
@@ -394,12 +394,6 @@ impl Kubelet {
             .map(|(key, value)| (key.clone(), of(value)))
             .collect();
         attributes.extend(pod.info("false"));
-        let (has, of_claim) = (
-            bytes(&spec["capacity"]["storage"]),
-            bytes(&object["status"]["capacity"]["storage"]),
-        );
-        let infeasible =
-            object["status"]["allocatedResourceStatuses"]["storage"] == "NodeResizeInfeasible";
         let flags = spec["mountOptions"].as_array().into_iter().flatten();
         Some(Wanted {
             pod: pod.clone(),
@@ -419,7 +413,7 @@ impl Kubelet {
             attributes,
             claim: claim.to_owned(),
             secrets: Secrets::of(&volume),
-            grows_to: (has > of_claim && !infeasible).then_some(has),
+            grows_to: grows_to(bytes(&spec["capacity"]["storage"]), &object["status"]),
         })
     }
 }

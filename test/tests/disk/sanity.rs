@@ -144,7 +144,7 @@ async fn every_spec_but_one_on_the_memory_driver_behind_the_proxy() {
     let scratch = Scratch::new();
     let driver = memory_driver(&scratch);
     let socket = scratch.path().join("proxy.sock");
-    let _proxy = Process::proxy(scratch.path(), &driver.endpoint(), &socket).await;
+    let _proxy = Process::proxy(scratch.path(), &driver.endpoint(), &socket, None).await;
     let endpoint = format!("unix://{}", text(&socket));
     memory_sanity("the proxy", &scratch, &endpoint, &driver);
 }

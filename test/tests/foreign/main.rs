@@ -8,6 +8,7 @@
 
 mod driver;
 mod life;
+mod sanity;
 mod site;
 
 use driver::Kind;

@@ -7,11 +7,13 @@
 mod environment;
 mod kubelet;
 mod lifecycle;
+mod lost_answers;
 mod refused;
 mod site;
 mod sizes;
 
 use lifecycle::lifecycle;
+use lost_answers::lost_answers;
 use refused::refused;
 use site::Who::{self, Both, Ours, Theirs};
 use site::{ROLES, Site};
@@ -43,4 +45,12 @@ async fn provisioner_of_hostloop_and_both_snapshot_controllers() {
 #[tokio::test(flavor = "multi_thread")]
 async fn attacher_resizer_and_snapshotter_of_hostloop() {
     plays([Theirs, Ours, Ours, Ours, Theirs]).await;
+}
+
+/// Upstream's provisioner repeats what has no answer, and nothing is made twice or left.
+#[tokio::test(flavor = "multi_thread")]
+async fn all_of_upstreams_without_some_answers() {
+    let site = Site::up_behind_proxy([Theirs; 5], lost_answers::RULES).await;
+    lost_answers(&site).await;
+    site.down().await;
 }

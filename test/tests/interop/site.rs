@@ -1,6 +1,6 @@
 //! A control plane, the driver as a process of the machine, and the controllers between them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use hostloop_test::PATIENCE;
 use hostloop_test::client::Csi;
@@ -54,6 +54,8 @@ pub(crate) struct Site {
     cast: [Who; ROLES.len()],
     stock: Stock,
     leaks: Leaks,
+    /// `hostloop proxy` between the programs and the driver.
+    proxy: Option<Process>,
     driver: Driver,
     pool: PoolFixture,
     cluster: Cluster,
@@ -64,6 +66,23 @@ pub(crate) struct Site {
 impl Site {
     /// Starts the control plane, the driver and the controllers.
     pub(crate) async fn up(cast: [Who; ROLES.len()]) -> Site {
+        let mut site = Site::without_programs(cast).await;
+        site.start();
+        site
+    }
+
+    /// [`Site::up`] with `hostloop proxy` before the driver, which has these rules of faults.
+    pub(crate) async fn up_behind_proxy(cast: [Who; ROLES.len()], rules: &str) -> Site {
+        let mut site = Site::without_programs(cast).await;
+        let rules = site.scratch.file("rules.yaml", rules);
+        let (driver, socket) = (site.driver.endpoint(), site.proxy_socket());
+        let proxy = Process::proxy(site.scratch.path(), &driver, &socket, Some(&rules));
+        site.proxy = Some(proxy.await);
+        site.start();
+        site
+    }
+
+    async fn without_programs(cast: [Who; ROLES.len()]) -> Site {
         machine::require();
         let cluster = Cluster::up(&Options::default());
         cluster.create_crds();
@@ -73,20 +92,36 @@ impl Site {
         let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
         let driver = DriverSpec::new(&scratch, &[&pool]).start();
         let csi = driver.csi().await;
-        let mut site = Site {
+        Site {
             processes: Vec::new(),
             cast,
             csi,
             objects: Objects::connect(&cluster.kubeconfig()).await,
             stock: Stock::take(&cluster, &[pool.root()]),
             leaks: Leaks::before(&scratch, &[&pool], &driver),
+            proxy: None,
             driver,
             pool,
             cluster,
             scratch,
-        };
-        site.start();
-        site
+        }
+    }
+
+    fn proxy_socket(&self) -> PathBuf {
+        self.scratch.path().join("proxy.sock")
+    }
+
+    /// What the programs take for the driver.
+    fn endpoint(&self) -> String {
+        match &self.proxy {
+            Some(_) => format!("unix://{}", machine::text(&self.proxy_socket())),
+            None => self.driver.endpoint(),
+        }
+    }
+
+    /// The log of the proxy.
+    pub(crate) fn proxy_log(&self) -> String {
+        self.proxy.as_ref().map(Process::log).unwrap_or_default()
     }
 
     /// The filesystem of the pool.
@@ -97,7 +132,7 @@ impl Site {
     fn start(&mut self) {
         let dir = self.scratch.path();
         let kubeconfig = self.cluster.kubeconfig();
-        let common = common(&self.driver.endpoint(), &kubeconfig);
+        let common = common(&self.endpoint(), &kubeconfig);
         let with = |more: String| [&common[..], &[more]].concat();
         let mut ours = Vec::new();
         for (program, who) in ROLES.into_iter().zip(self.cast) {
@@ -189,7 +224,7 @@ impl Site {
         self.stock.assert_nothing_left(&self.cluster).await;
         assert_eq!(self.csi.volume_ids().await, Vec::<String>::new());
         assert_eq!(self.csi.snapshot_ids().await, Vec::<String>::new());
-        for process in self.processes {
+        for process in self.processes.into_iter().chain(self.proxy) {
             process.stop();
         }
         self.leaks.assert_none(&[&self.pool], &self.driver);

@@ -1,5 +1,6 @@
 //! `kubectl hostloop` on a cluster, from the first command to the last, as a person types them.
 
+use std::thread::scope;
 use std::time::Instant;
 
 use hostloop_test::PATIENCE;
@@ -9,7 +10,7 @@ use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
-use hostloop_test::{deployed, fault_table, walk};
+use hostloop_test::{changed_blocks, deployed, fault_table, walk};
 use serde_json::Value;
 
 mod checks;
@@ -265,10 +266,17 @@ async fn a_life_by_the_plugin() {
     ]);
     walk::until_no_volume(&cluster).await;
 
-    // Faults, some of each: the step `failures` has all of them.
-    plugin.succeeds(&[&install[..], &["--faults"]].concat(), &["ready after"]);
-    fault_table::sample(&cluster, &plugin);
+    // Faults, some of each, and changed blocks: the steps `failures` and `snapshot-metadata` have all of
+    // them.
+    let more = [&install[..], &["--faults", "--snapshot-metadata"]].concat();
+    plugin.succeeds(&more, &["ready after"]);
+    scope(|threads| {
+        threads.spawn(|| fault_table::sample(&cluster, &plugin));
+        changed_blocks::sample(&cluster, &plugin, fixture.root(), scratch.path());
+    });
     walk::until_no_volume(&cluster).await;
+    let removed = ["removed: DaemonSet hostloop/hostloop-fault-disks"];
+    plugin.succeeds(&install, &removed);
     plugin.succeeds(
         &["uninstall", "--yes", "--data"],
         &["removed", "--crds", kubelet_dir],

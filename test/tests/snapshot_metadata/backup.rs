@@ -16,20 +16,27 @@ use crate::write;
 /// The label of what `backup` makes.
 const LABEL: &str = "hostloop.csi.dev/backup";
 
-/// Backs up both volumes, and restores them.
+/// A namespace of administrators.
+const VAULT: &str = "vault";
+
+/// Backs up both volumes, and restores them: the filesystem by way of another namespace.
 pub(crate) async fn restores_the_same_bytes(block: &Volume<'_>, files: &Volume<'_>) {
+    let cluster = &block.site.cluster;
+    cluster.kubectl(&["create", "namespace", VAULT]);
     let more = "dd if=/dev/urandom of=/files/three bs=16k count=1 && sync";
-    for (volume, mode, again, change) in [
-        (block, "Block", "block-again", write(48 * 1024, 16)),
-        (files, "Filesystem", "files-again", more.to_owned()),
+    let via: &[&str] = &["--via", VAULT];
+    for (volume, mode, again, change, options) in [
+        (block, "Block", "block-again", write(48 * 1024, 16), &[][..]),
+        (files, "Filesystem", "files-again", more.to_owned(), via),
     ] {
         let site = volume.site;
         let plugin = Plugin::of(&site.cluster);
         let dir = site.dir().join(again);
         let (name, to) = (volume.name(), text(&dir));
-        plugin.succeeds(&["backup", name, "--to", to], &["what is allocated"]);
+        let back_up = [&["backup", name, "--to", to][..], options].concat();
+        plugin.succeeds(&back_up, &["what is allocated"]);
         volume.sh(&change);
-        plugin.succeeds(&["backup", name, "--to", to], &["what has changed"]);
+        plugin.succeeds(&back_up, &["what has changed"]);
         let backups = backups(&dir);
         let [full, next] = &backups[..] else {
             panic!("{backups:?}");
@@ -38,7 +45,8 @@ pub(crate) async fn restores_the_same_bytes(block: &Volume<'_>, files: &Volume<'
         let (all, changed) = (bytes(full), bytes(next));
         assert!(changed >= 16 << 10 && changed < all, "{all}, {changed}");
 
-        plugin.succeeds(&["restore", to, "--claim", again], &["has the last state"]);
+        let restore = [&["restore", to, "--claim", again][..], options].concat();
+        plugin.succeeds(&restore, &["has the last state"]);
         let restored = Volume::of_claim(site, again, mode);
         let contents = |volume: &Volume<'_>| {
             let name = volume.name();
@@ -49,7 +57,7 @@ pub(crate) async fn restores_the_same_bytes(block: &Volume<'_>, files: &Volume<'
             })
         };
         assert_eq!(contents(&restored), contents(volume), "{mode}");
-        plugin.fails(&["restore", to, "--claim", again], &["exists"]);
+        plugin.fails(&restore, &["exists"]);
         restored.delete();
         // The base of a next backup is all that stays.
         let kinds = "pods,pvc,volumesnapshots";
@@ -64,6 +72,25 @@ pub(crate) async fn restores_the_same_bytes(block: &Volume<'_>, files: &Volume<'
         let delete = ["delete", "volumesnapshots", "-l", LABEL, "--timeout=300s"];
         site.cluster.kubectl(&delete);
     }
+    let contents = ["get", "volumesnapshotcontents", "-l", LABEL, "-o", "name"];
+    wait_for(
+        "the end of the contents",
+        PATIENCE,
+        async || match cluster.try_kubectl(&contents)? {
+            left if left.is_empty() => Ok(()),
+            left => Err(left),
+        },
+    )
+    .await;
+    let in_vault = ["get", "pods,pvc,volumesnapshots", "-n", VAULT, "-o", "name"];
+    wait_for("an empty namespace", PATIENCE, async || {
+        match cluster.try_kubectl(&in_vault)? {
+            left if left.is_empty() => Ok(()),
+            left => Err(left),
+        }
+    })
+    .await;
+    cluster.kubectl(&["delete", "namespace", VAULT, "--timeout=300s"]);
 }
 
 /// The backups in a directory's manifest.

@@ -8,6 +8,7 @@
 mod backup;
 mod listing;
 mod site;
+mod velero;
 mod volume;
 
 use std::path::Path;
@@ -73,9 +74,11 @@ async fn a_backup_tool_reads_changed_blocks() {
 
     backup::restores_the_same_bytes(&block, &files).await;
     strangers_read_nothing(&site);
+    older_tls_is_refused(&site);
     bases_are_checked(&site, &handles[1], &of_files);
     deleted_bases(&site, &handles, &changed).await;
     pods_come_and_go(&site, &handles[1], &changed).await;
+    velero::asks_from_its_own_namespace(&block).await;
 
     for snapshot in ["block-2", "files-1", "files-2"] {
         let delete = ["delete", "volumesnapshot", snapshot, "--timeout=300s"];
@@ -200,6 +203,17 @@ fn strangers_read_nothing(site: &Site) {
     let refused = with_token(&ours, "block-1", &["-authority", &other]);
     fails(refused, "certificate signed by unknown authority");
     cluster.kubectl(&["delete", "namespace", "strangers", "--timeout=300s"]);
+}
+
+fn older_tls_is_refused(site: &Site) {
+    let address = site.address().to_string();
+    let speak = |version| {
+        let words = ["s_client", "-connect", &*address, version];
+        machine::try_run("openssl", &words)
+    };
+    let spoken = speak("-tls1_3").unwrap_or_else(|why| panic!("{why}"));
+    assert!(spoken.contains("TLSv1.3"), "{spoken}");
+    fails(speak("-tls1_2"), "alert protocol version");
 }
 
 /// A file with the certificate of an authority that signs nothing here.

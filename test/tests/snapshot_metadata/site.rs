@@ -116,6 +116,11 @@ impl Site {
         *self.controller.lock() = SocketAddr::new(found, POD_PORT);
     }
 
+    /// Where the service answers.
+    pub(crate) fn address(&self) -> SocketAddr {
+        *self.controller.lock()
+    }
+
     /// A directory for the test's own files.
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
@@ -131,7 +136,8 @@ impl Site {
         self.tool_as(&self.cluster.kubeconfig(), arguments)
     }
 
-    fn tool_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String, String> {
+    /// Runs the backup tool as this account. Of two namespaces, the last counts.
+    pub(crate) fn tool_as(&self, kubeconfig: &Path, arguments: &[&str]) -> Result<String, String> {
         let hosts = self.dir.path().join("hosts");
         let client = tools::snapshot_metadata_client();
         let words = [

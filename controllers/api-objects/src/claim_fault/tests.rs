@@ -3,6 +3,7 @@ use super::*;
 fn fault(kind: FaultKind, seconds: Option<u64>, seed: u64) -> ClaimFault {
     ClaimFault {
         kind,
+        file: None,
         lasts: seconds.map(Duration::from_secs),
         seed,
     }
@@ -86,13 +87,64 @@ fn faults_are_read_and_written() {
             "powercut,loss=torn-sectors,seed=2",
         ),
     ] {
-        let read = ClaimFault::parse(text);
-        assert_eq!(read, Ok(expected), "{text:?}");
-        assert_eq!(expected.to_string(), written);
+        let read = ClaimFault::parse(text).unwrap();
+        assert_eq!(read, expected, "{text:?}");
+        assert_eq!(read.to_string(), written);
         assert_eq!(ClaimFault::parse(written), Ok(expected));
     }
     let short = ClaimFault::parse("gone,for=1500ms").unwrap();
     assert_eq!(short.to_string(), "gone,for=1.5s");
+}
+
+#[test]
+fn a_fault_of_a_file_is_read_and_written() {
+    for (text, path, bytes, written) in [
+        (
+            "eio,file=data/log",
+            "data/log",
+            None,
+            "eio,file=data/log,for=600s",
+        ),
+        (
+            "slow=20ms, range=4Ki-1Mi, file=a b, op=read",
+            "a b",
+            Some(4096..1 << 20),
+            "slow=0.02s,op=read,file=a b,range=4096-1048576,for=600s",
+        ),
+        (
+            "enospc,file=x=y,for=5m,seed=3",
+            "x=y",
+            None,
+            "enospc,file=x=y,for=300s,seed=3",
+        ),
+    ] {
+        let read = ClaimFault::parse(text).unwrap();
+        let expected = FilePart {
+            path: path.to_owned(),
+            bytes,
+        };
+        assert_eq!(read.file.as_ref(), Some(&expected), "{text}");
+        assert_eq!(read.to_string(), written);
+        assert_eq!(ClaimFault::parse(written), Ok(read));
+    }
+}
+
+/// The driver records the written form, and reads it again.
+#[test]
+fn the_longest_fault_can_be_read_again() {
+    let fault = ClaimFault {
+        kind: FaultKind::Slow(
+            Duration::new(29, 999_999_999),
+            taken(DiskOperation::Discard, 999_999),
+        ),
+        file: Some(FilePart {
+            path: "a".repeat(100),
+            bytes: Some(i64::MAX as u64 - 1..i64::MAX as u64),
+        }),
+        lasts: Some(Duration::new(299, 999_999_999)),
+        seed: u64::MAX,
+    };
+    assert_eq!(ClaimFault::parse(&fault.to_string()), Ok(fault));
 }
 
 #[test]
@@ -184,6 +236,14 @@ fn errors_name_the_field_and_the_reason() {
         ("eio,share=-1", "share: \"-1\" is not a number above 0"),
         ("eio,share=1,share=1", "share: it is there twice"),
         ("gone,op=read", "unknown field \"op=read\""),
+        ("gone,file=a", "unknown field \"file=a\""),
+        ("powercut,file=a", "unknown field \"file=a\""),
+        ("eio,file=/a", "file: \"/a\" is not a path from the root"),
+        ("eio,file=a,file=b", "file: it is there twice"),
+        ("eio,range=0-1", "range: it is of a file"),
+        ("eio,file=a,range=5", "range: \"5\" is not two sizes"),
+        ("eio,file=a,range=5-5", "range: \"5-5\" has no bytes"),
+        ("eio,file=a,op=flush", "op: \"flush\" is of the whole disk"),
         ("frozen,loss=all", "unknown field \"loss=all\""),
         ("powercut,loss=none", "loss: \"none\" is none of all"),
         (

@@ -164,12 +164,68 @@ fn disks_lose_power_at_one_instant() {
     }
 }
 
+/// A time that only a failing test waits for.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(120)
+}
+
+/// The images of disks that are held have what a power cut of all of them would leave. Afterwards the
+/// disks go on.
+#[rstest]
+fn disks_are_held_at_one_instant(#[values(0, SMALLEST)] cache_bytes: usize) {
+    for round in 0..20 {
+        let (first, first_image) = disk(cache_bytes, Settings::default());
+        let (second, second_image) = disk(cache_bytes, Settings::default());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                for number in 2..=u8::MAX {
+                    first.write(&block(number), 0).unwrap();
+                    second.write(&block(number), 0).unwrap();
+                }
+            });
+            std::thread::sleep(Duration::from_micros(100 * round));
+            let disks = if round.is_multiple_of(2) {
+                [&first, &second]
+            } else {
+                [&second, &first]
+            };
+            let found = || (byte_of(&first_image, 0), byte_of(&second_image, 0));
+            let (before, after) = hold(&disks, later(), || {
+                let before = found();
+                std::thread::sleep(Duration::from_millis(2));
+                (before, found())
+            })
+            .unwrap();
+            assert_eq!(before, after, "nothing writes meanwhile");
+            let (one, two) = before;
+            assert!(one == two || one == two + 1, "{one} and {two}");
+        });
+        assert_eq!((read(&first, 0), read(&second, 0)), (u8::MAX, u8::MAX));
+    }
+}
+
+#[test]
+fn a_disk_without_power_or_with_others_is_not_held() {
+    let (first, _) = disk(0, Settings::default());
+    let (second, _) = disk(0, Settings::default());
+    let held = hold(&[&first, &first], later(), || {
+        hold(&[&second, &first], Instant::now(), || ())
+    });
+    let refused = held.unwrap().unwrap_err();
+    assert!(matches!(refused, Error::Busy(_)), "{refused}");
+    hold(&[&second, &first], later(), || ()).unwrap();
+    cut_power(&[&second], Loss::All, 0).unwrap();
+    let refused = hold(&[&first, &second], later(), || ()).unwrap_err();
+    assert!(matches!(refused, Error::Cut(_)), "{refused}");
+    first.write(&block(2), 0).unwrap();
+}
+
 #[test]
 fn rules_and_limits_change_while_a_disk_is_in_use() {
     let fails = Settings {
         rules: vec![Rule {
             operations: vec![Operation::Write],
-            bytes: Some(0..4096),
+            bytes: Some(vec![0..2048, 2048..4096]),
             share: 1.0,
             effect: Effect::Fail(DiskError::NoSpace),
         }],

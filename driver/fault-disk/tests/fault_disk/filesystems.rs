@@ -22,7 +22,7 @@ fn fails(
     Settings {
         rules: vec![Rule {
             operations: operations.to_vec(),
-            bytes,
+            bytes: bytes.map(|bytes| vec![bytes]),
             share: 1.0,
             effect: Effect::Fail(error),
         }],

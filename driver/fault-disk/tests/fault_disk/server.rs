@@ -1,9 +1,10 @@
 //! The server and its client.
 
 use std::collections::BTreeSet;
+use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::limits::Limits;
@@ -28,7 +29,7 @@ pub(crate) fn connect_to(path: &Path) -> Client {
         match Client::connect(path) {
             Ok(client) => return client,
             Err(e) if Instant::now() > end => panic!("{e}"),
-            Err(_) => std::thread::sleep(std::time::Duration::from_millis(10)),
+            Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
 }
@@ -88,6 +89,118 @@ fn a_client_has_the_disks_of_its_server() {
     client.end(&first).unwrap();
     client.end(&second).unwrap();
     assert!(client.list().unwrap().is_empty());
+}
+
+/// A write to a device, and whether it has ended.
+struct Writer {
+    thread: std::thread::JoinHandle<()>,
+}
+
+impl Writer {
+    fn start(device: &File) -> Writer {
+        let device = device.try_clone().unwrap();
+        let thread = std::thread::spawn(move || Block::new(4).write(&device, 0).unwrap());
+        Writer { thread }
+    }
+
+    fn waits(&self) -> bool {
+        std::thread::sleep(Duration::from_millis(200));
+        !self.thread.is_finished()
+    }
+
+    fn ends(self) {
+        self.thread.join().unwrap();
+    }
+}
+
+#[test]
+fn disks_are_held_for_a_client_that_lives() {
+    let (one, two) = (Rig::new(), Rig::new());
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("faults.sock");
+    let mut client = connect(&Server::new(1 << 30), &path);
+    let (first, second) = (name(), name());
+    let serve = |client: &mut Client, name: &str, rig: &Rig| {
+        let file = client.serve(name, &rig.image(), CACHE, &Settings::default());
+        rig.attach(&file.unwrap())
+    };
+    let first_device = serve(&mut client, &first, &one);
+    let second_device = serve(&mut client, &second, &two);
+    let both = BTreeSet::from([first.clone(), second.clone()]);
+    // To open a device may read.
+    let first_file = open_direct(&first_device.path());
+    let second_file = open_direct(&second_device.path());
+
+    // Until it says so. Others ask for their state meanwhile.
+    client.hold(both.clone(), PATIENCE).unwrap();
+    let writer = Writer::start(&first_file);
+    assert!(writer.waits());
+    assert!(!connect_to(&path).state(&second).unwrap().is_cut);
+    client.release().unwrap();
+    writer.ends();
+    let refused = client.release().unwrap_err().to_string();
+    assert!(refused.contains("no disk is held"), "{refused}");
+
+    // Until its end.
+    let mut other = connect_to(&path);
+    other.hold(both.clone(), PATIENCE).unwrap();
+    let writer = Writer::start(&second_file);
+    assert!(writer.waits());
+    drop(other);
+    writer.ends();
+
+    // Until the time has passed.
+    client
+        .hold(both.clone(), Duration::from_millis(300))
+        .unwrap();
+    Writer::start(&first_file).ends();
+    std::thread::sleep(Duration::from_millis(400));
+    let refused = client.release().unwrap_err().to_string();
+    assert!(refused.contains("and then no longer"), "{refused}");
+
+    // Another request ends it, too.
+    client.hold(both.clone(), PATIENCE).unwrap();
+    let refused = client.list().unwrap_err().to_string();
+    assert!(refused.contains("another request"), "{refused}");
+    Writer::start(&first_file).ends();
+
+    let with_another = BTreeSet::from([first.clone(), "gone".to_owned()]);
+    let refused = client.hold(with_another, PATIENCE).unwrap_err();
+    assert!(matches!(refused, Error::NotFound(name) if name == "gone"));
+    client
+        .cut_power(BTreeSet::from([second.clone()]), Loss::All, 0)
+        .unwrap();
+    let refused = client.hold(both, PATIENCE).unwrap_err().to_string();
+    assert!(refused.contains("was cut"), "{refused}");
+
+    drop((first_file, second_file, first_device, second_device));
+    client.end(&first).unwrap();
+    client.end(&second).unwrap();
+}
+
+#[test]
+fn a_namespace_has_half_of_the_memory() {
+    let rig = Rig::new();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("faults.sock");
+    let memory = 4 * FaultDisk::memory(0) as u64;
+    let mut client = connect(&Server::new(memory), &path);
+    let mut serve = |namespace: &str| {
+        let image = rig.image();
+        client.serve_in(namespace, &name(), &image, 0, &Settings::default())
+    };
+    let _first = serve("a").unwrap();
+    let second = serve("a").unwrap();
+    let refused = serve("a").unwrap_err().to_string();
+    assert!(refused.contains("namespace a has 0 left"), "{refused}");
+    let _other = serve("b").unwrap();
+    drop(second);
+    // It ends once the kernel has let its file go.
+    let end = Instant::now() + PATIENCE;
+    while let Err(error) = serve("a").map(drop) {
+        assert!(Instant::now() < end, "{error}");
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
 }
 
 #[test]

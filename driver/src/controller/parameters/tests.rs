@@ -331,18 +331,18 @@ fn unknown_snapshot_parameters_are_ignored_on_request() {
 #[rstest]
 #[case::absent("", Ok(Consistency::Frozen), true)]
 #[case::frozen("consistency=frozen", Ok(Consistency::Frozen), true)]
-#[case::powercut("consistency=powercut", Ok(Consistency::Powercut), false)]
+#[case::powercut("consistency=powercut", Ok(Consistency::Powercut), true)]
 #[case::beside_another(
     "consistency=powercut ignoreFailedRead=true",
     Ok(Consistency::Powercut),
-    false
+    true
 )]
 #[case::with_bases("keepDeletedBases=2", Ok(Consistency::Frozen), false)]
 #[case::empty("consistency=", Err("is neither frozen nor powercut"), false)]
 #[case::another_word("consistency=crash", Err("is neither frozen nor powercut"), false)]
 #[case::upper_case("consistency=Powercut", Err("is neither frozen nor powercut"), false)]
 #[case::another_key("Consistency=powercut", Err("is not a parameter of snapshots"), false)]
-fn snapshots_are_frozen_or_power_cuts_and_groups_are_frozen(
+fn snapshots_and_groups_are_frozen_or_power_cuts(
     #[case] text: &str,
     #[case] expected: Result<Consistency, &str>,
     #[case] fits_groups: bool,
@@ -352,6 +352,7 @@ fn snapshots_are_frozen_or_power_cuts_and_groups_are_frozen(
     assert_eq!(read, expected.map_err(str::to_owned));
     let of_group = group(&parameters, UnknownKeys::Rejected);
     assert_eq!(of_group.is_ok(), fits_groups, "{of_group:?}");
+    assert!(!fits_groups || of_group.ok() == expected.ok());
     let has_effect = |key| [CONSISTENCY, KEEP_DELETED_BASES].contains(&key);
     assert!(ignored(&parameters).all(|(key, _)| !has_effect(key)));
     // `--ignore-unknown-parameters` is for keys: a mistyped value would take another snapshot.

@@ -1,11 +1,13 @@
 //! Snapshots that are power cuts, by the parameter `consistency` of their class.
 
 use hostloop_fake_kernel::Stamps;
+use hostloop_fault_disk::protocol::Answer;
 use hostloop_proto::csi;
 
 use super::bench::*;
 use crate::controller::{Config, Controller, Result};
-use crate::storage::{CutMark, ExplorationId};
+use crate::fault_disks::testing::answer_in_turn;
+use crate::storage::{Consistency, CutMark, ExplorationId, FaultDiskRecord};
 
 const POWERCUT: &str = "consistency=powercut";
 
@@ -165,23 +167,92 @@ fn a_pool_that_would_copy_refuses_it() {
     taken(&bench, "frozen", &volume, "consistency=frozen").unwrap();
 }
 
-#[test]
-fn a_group_is_never_a_power_cut() {
-    let bench = bench(true);
-    let volume = bench.create("a");
-    let request = csi::CreateVolumeGroupSnapshotRequest {
+fn group(volumes: &[String]) -> csi::CreateVolumeGroupSnapshotRequest {
+    csi::CreateVolumeGroupSnapshotRequest {
         name: "g".to_owned(),
-        source_volume_ids: vec![volume],
+        source_volume_ids: volumes.to_vec(),
         parameters: pairs(POWERCUT),
         ..Default::default()
+    }
+}
+
+/// Makes a volume one that is on a fault disk.
+fn put_on_fault_disk(bench: &Bench, volume: &str) {
+    let disk = Box::new(FaultDiskRecord::default());
+    bench.update(volume.parse().unwrap(), |record| {
+        record.fault_disk = Some(disk)
+    });
+}
+
+#[test]
+fn a_group_of_fault_disks_is_one_power_cut() {
+    let bench = bench(true);
+    let volumes = ["a", "b"].map(|name| bench.create(name));
+    volumes
+        .iter()
+        .for_each(|volume| put_on_fault_disk(&bench, volume));
+    let (request, state_dir) = (group(&volumes), &bench.options.state_dir);
+    assert!(!bench.controller.refuses_group(&request));
+    assert!(without_faults(&bench).refuses_group(&request));
+
+    let too_long = "the disks were held for 10s, and then no longer";
+    let too_long = [Answer::Held, Answer::Refused(too_long.to_owned())];
+    let unused = [Answer::NotFound(volumes[1].clone())];
+    for (answers, why) in [
+        (&[][..], "fault-disks/sock"),
+        (&unused[..], "start a pod that uses the volume"),
+        (&too_long[..], "of different times"),
+    ] {
+        if !answers.is_empty() {
+            answer_in_turn(state_dir, answers);
+        }
+        let refused = bench
+            .controller
+            .create_volume_group_snapshot(request.clone());
+        let refused = refused.unwrap_err();
+        for word in [r#"parameters["consistency"]"#, why] {
+            assert!(refused.to_string().contains(word), "{refused}");
+        }
+        assert_answer::<()>(Err(refused), "FailedPrecondition");
+        assert!(bench.snapshot_ids("", "").unwrap().is_empty());
+    }
+
+    bench.kernel.take_effects();
+    answer_in_turn(state_dir, &[Answer::Held, Answer::Done]);
+    let taken = bench
+        .controller
+        .create_volume_group_snapshot(request.clone());
+    let taken = taken.unwrap().group_snapshot.unwrap();
+    assert!(!bench.kernel.take_effects().contains(&"freeze"));
+    assert_eq!(taken.snapshots.len(), volumes.len());
+    for snapshot in &taken.snapshots {
+        let id = snapshot.snapshot_id.parse().unwrap();
+        let record = bench.controller.pools.snapshot(&id).unwrap();
+        assert_eq!(record.consistency, Consistency::Powercut);
+    }
+    // Only the answer was lost.
+    let again = without_faults(&bench).create_volume_group_snapshot(request);
+    assert_eq!(again.unwrap().group_snapshot.unwrap(), taken);
+    let frozen = csi::CreateVolumeGroupSnapshotRequest {
+        parameters: Default::default(),
+        ..group(&volumes)
     };
+    let other = bench.controller.create_volume_group_snapshot(frozen);
+    assert_answer(other, "AlreadyExists");
+}
+
+#[test]
+fn a_group_with_another_disk_is_no_power_cut() {
+    let bench = bench(true);
+    let volumes = ["a", "b"].map(|name| bench.create(name));
+    put_on_fault_disk(&bench, &volumes[0]);
+    let request = group(&volumes);
     assert!(bench.controller.refuses_group(&request));
     let refused = bench.controller.create_volume_group_snapshot(request);
     let refused = refused.unwrap_err();
-    assert!(
-        refused.to_string().contains("single snapshots"),
-        "{refused}"
-    );
+    for word in ["single snapshots", &volumes[1], "faultDisk"] {
+        assert!(refused.to_string().contains(word), "{refused}");
+    }
     assert_answer::<()>(Err(refused), r#"parameters["consistency"]"#);
     assert!(bench.snapshot_ids("", "").unwrap().is_empty());
 }

@@ -118,6 +118,7 @@ impl Scene {
             over,
             limit,
             file: None,
+            ranges: Vec::new(),
         };
         self.with(|s| s.record.fault = Some(Box::new(fault)))
     }

@@ -160,11 +160,17 @@ fn nothing_secret_is_in_an_event() {
 #[test]
 fn a_power_cut_is_named_and_no_other_value() {
     for (value, expected) in [("powercut", Some("powercut")), (SECRET, None)] {
-        let shown = json(&csi::CreateSnapshotRequest {
-            name: "s".to_owned(),
-            parameters: BTreeMap::from([(CONSISTENCY.to_owned(), value.to_owned())]),
+        let parameters = BTreeMap::from([(CONSISTENCY.to_owned(), value.to_owned())]);
+        let snapshot = json(&csi::CreateSnapshotRequest {
+            parameters: parameters.clone(),
             ..Default::default()
         });
-        assert_eq!(shown.get("consistency").and_then(Value::as_str), expected);
+        let group = json(&csi::CreateVolumeGroupSnapshotRequest {
+            parameters,
+            ..Default::default()
+        });
+        for shown in [snapshot, group] {
+            assert_eq!(shown.get("consistency").and_then(Value::as_str), expected);
+        }
     }
 }

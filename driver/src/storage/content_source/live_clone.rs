@@ -1,4 +1,4 @@
-//! The clone of a volume's image at one instant, while it may be written to.
+//! Clones of volumes' images at one instant, while they may be written to.
 
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -6,9 +6,10 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::CopyJob;
-use crate::kernel::file::Pace;
+use crate::fault_disks::FaultDisks;
+use crate::kernel::file::{Copied, Pace};
 use crate::record::now_ns;
-use crate::storage::{Error, Pool, Pools, Result, copy_image};
+use crate::storage::{Error, Pool, Pools, Result, VolumeId, copy_image};
 
 /// Why nothing but a clone will do.
 const LIVE: &str = "the volume is taken as it is at one instant";
@@ -51,23 +52,9 @@ impl Pools {
     /// that the volume's device has completed, and nothing that is only in the memory of its
     /// filesystem. Writes to the image wait meanwhile.
     pub(in crate::storage) fn clone_live(&self, job: &CopyJob, to: &File) -> Result<CloneTime> {
-        if !copy_image::may_share(&job.image, to) {
-            return Err(Error::Refused(
-                "the filesystem of this pool can't give a thick volume its blocks back after a \
-                 clone: make the volume thin, or keep it in a pool on XFS (a block device, or image=)"
-                    .to_owned(),
-            ));
-        }
+        check_shares(job, to)?;
         let (taken_ns, monotonic_ns, began) = (now_ns(), monotonic_ns(), Instant::now());
-        let copied = copy_image::copy(
-            &*self.kernel,
-            &job.from,
-            to,
-            &job.image,
-            Some(LIVE),
-            Pace::Fast,
-            &|| false,
-        )?;
+        let copied = self.clone_at_once(job, to)?;
         self.finish_copy(job, to, copied)?;
         Ok(CloneTime {
             taken_ns,
@@ -75,4 +62,67 @@ impl Pools {
             took: began.elapsed(),
         })
     }
+
+    /// Clones the images of volumes on fault disks as they are at one instant, and returns that time.
+    /// The disks are held meanwhile, for no longer than a filesystem may be frozen.
+    pub(in crate::storage) fn clone_held(
+        &self,
+        volumes: &[VolumeId],
+        jobs: &[(&CopyJob, &File)],
+    ) -> Result<u64> {
+        for (job, to) in jobs {
+            check_shares(job, to)?;
+        }
+        let disks = FaultDisks::of(&self.options.state_dir);
+        let held = disks.hold(volumes, self.options.max_freeze);
+        let held = held.map_err(|error| not_held(&error))?;
+        let taken_ns = now_ns();
+        let cloned = jobs.iter().map(|(job, to)| self.clone_at_once(job, to));
+        let cloned = cloned.collect::<Result<Vec<_>>>()?;
+        held.release().map_err(|error| {
+            Error::Refused(format!(
+                "the clones of the group may be of different times (--max-freeze limits them): \
+                 {error}"
+            ))
+        })?;
+        for ((job, to), copied) in jobs.iter().zip(cloned) {
+            self.finish_copy(job, to, copied)?;
+        }
+        Ok(taken_ns)
+    }
+
+    /// Clones an image by one call.
+    fn clone_at_once(&self, job: &CopyJob, to: &File) -> Result<Copied> {
+        copy_image::copy(
+            &*self.kernel,
+            &job.from,
+            to,
+            &job.image,
+            Some(LIVE),
+            Pace::Fast,
+            &|| false,
+        )
+    }
+}
+
+/// Fails for a thick volume that would not stay thick.
+fn check_shares(job: &CopyJob, to: &File) -> Result<()> {
+    if copy_image::may_share(&job.image, to) {
+        return Ok(());
+    }
+    Err(Error::Refused(
+        "the filesystem of this pool can't give a thick volume its blocks back after a clone: make \
+         the volume thin, or keep it in a pool on XFS (a block device, or image=)"
+            .to_owned(),
+    ))
+}
+
+/// Why the disks of a group can't be held.
+fn not_held(error: &hostloop_fault_disk::Error) -> Error {
+    Error::Refused(match error {
+        hostloop_fault_disk::Error::NotFound(volume) => format!(
+            "volume {volume} has no fault disk in use on this node: start a pod that uses the volume"
+        ),
+        error => format!("the fault disks of the group can't be held at one instant: {error}"),
+    })
 }

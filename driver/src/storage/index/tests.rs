@@ -39,6 +39,7 @@ fn volumes_with_a_fault_are_known_without_a_look_at_all() {
             over: false,
             limit: None,
             file: None,
+            ranges: Vec::new(),
         })),
         ..(*one).clone()
     };

@@ -207,6 +207,8 @@ fn act(pool: &Pool, kernel: &dyn Kernel, found: &VolumeImage, step: &LoopStep) -
         }
         LoopStep::ClearStage => {
             pool.update(&volume.id, |record| record.stage = None)?;
+            // Its devices are detached, so nothing is over the file of its fault disk either.
+            kernel::forget_stand_ins_of(found.image.file);
         }
         LoopStep::Report(problem) => note(pool, volume, problem.clone()),
     }

@@ -3,9 +3,9 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use super::*;
-use crate::kernel::{BindFlags, FsType, LoopDevice, LoopDevices, Mounts};
+use crate::kernel::{self, BindFlags, FileId, FsType, LoopDevice, LoopDevices, Mounts};
 use crate::storage::encoding;
-use crate::storage::{Capability, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
+use crate::storage::{Capability, DiskFile, Format, FreezeIntent, GroupRecord, NewVolume, Stage};
 use crate::testkit::{MI, Site, attach, make_fs, mount_fs, mounted, new, raw, stage_at};
 
 const DONE: Format = Format::Done(FsType::Ext4);
@@ -106,6 +106,26 @@ fn a_staged_volume_without_its_mount_is_unstaged_and_detached() {
         assert_eq!(site.volume(before.id).stage, None, "reboot: {reboot}");
         assert!(minors(&site).is_empty(), "reboot: {reboot}");
     }
+}
+
+#[test]
+fn a_volume_that_is_unstaged_has_no_fault_disk_any_more() {
+    let mut site = Site::fake(&["a"]);
+    let made = site.make("one");
+    let image = site.image_of(&made);
+    // No file has this device number.
+    let file = FileId {
+        dev: u64::MAX,
+        ino: 572,
+    };
+    site.update(made.id, |r| {
+        let mut staged = stage_at("/stage", mounted(), None);
+        staged.disk = Some(DiskFile { file, image });
+        r.stage = Some(staged);
+    });
+    site.open();
+    assert_eq!(site.volume(made.id).stage, None);
+    assert_eq!(kernel::image_of(file), file);
 }
 
 /// A process died before its mkfs, in the middle of it, or beside an mkfs that goes on.

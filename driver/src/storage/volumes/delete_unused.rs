@@ -36,24 +36,28 @@ impl Pools {
         if let Some(image) = image {
             self.unmount_scratch(id, image)?;
         }
-        self.detach_idle(id, stage, image)?;
+        let is_detached = self.detach_idle(id, stage, image)?;
         pool.drop_volume(id)?;
+        if let Some(image) = image.filter(|_| is_detached) {
+            kernel::forget_stand_ins_of(image);
+        }
         self.growths.forget(id);
         Ok(())
     }
 
     /// Detaches the image's loop devices, if they have no users in this mount namespace. A device
-    /// may also hold an image that was removed: then it has the only copy of the data.
+    /// may also hold an image that was removed: then it has the only copy of the data. False if a
+    /// device detaches later.
     fn detach_idle(
         &self,
         id: VolumeId,
         stage: Option<&Stage>,
         image: Option<FileId>,
-    ) -> Result<()> {
+    ) -> Result<bool> {
         if let Some(image) = image
             && kernel::loops_holding(&*self.kernel, image, &id.to_string())?.is_empty()
         {
-            return Ok(());
+            return Ok(true);
         }
         // A mount that is not known yet would lose its image, so this reads everything.
         let kernel_state = KernelState::read(&*self.kernel)?;
@@ -78,6 +82,7 @@ impl Pools {
                 });
             }
         }
+        let mut is_detached = true;
         for device in attached {
             // This also marks a device that is held elsewhere to detach at its last close.
             if self.kernel.loop_release(device)? == Detached::WhenClosed {
@@ -86,9 +91,10 @@ impl Pools {
                     "the volume's device is held elsewhere: its space is free when that ends"
                 );
                 self.announce_at_detach(device, Freed::Room);
+                is_detached = false;
             }
         }
-        Ok(())
+        Ok(is_detached)
     }
 }
 
@@ -126,5 +132,20 @@ mod tests {
         site.pools().delete_volume(&made.id).unwrap();
         assert!(site.pools().kernel().loops().unwrap().is_empty());
         assert!(site.entries().is_empty());
+    }
+
+    #[test]
+    fn a_deleted_volume_has_no_fault_disk_any_more() {
+        let site = Site::fake(&["a"]);
+        let made = site.make("one");
+        let image = site.image_of(&made);
+        // No file has this device number.
+        let disk = FileId {
+            dev: u64::MAX,
+            ino: 571,
+        };
+        kernel::stand_in(disk, image);
+        site.pools().delete_volume(&made.id).unwrap();
+        assert_eq!(kernel::image_of(disk), disk);
     }
 }

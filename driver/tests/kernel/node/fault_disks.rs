@@ -11,21 +11,31 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::claim_faults::FaultState;
 use hostloop_driver::faults;
 use hostloop_driver::inspect::fsck::examine;
-use hostloop_driver::kernel::{FsType, forget_stand_in, loop_path};
+use hostloop_driver::inspect::inventory::Survey;
+use hostloop_driver::inspect::status::report_of;
+use hostloop_driver::kernel::{FsType, forget_stand_in, image_of, loop_path, stand_in};
 use hostloop_driver::storage::{Access, FaultDiskRecord, NewVolume, Source, VolumeId};
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::rules::{DiskError, Effect, Rule};
-use hostloop_fault_disk::{Error, Settings};
+use hostloop_fault_disk::{Error, FaultDisk, Settings};
 
 use super::Rig;
 use crate::testkit::*;
 use crate::tools::{command, until};
+
+mod files;
+mod groups;
 
 /// The process that serves fault disks. Dropping it kills it.
 struct DiskServer(Child);
 
 impl DiskServer {
     fn start(rig: &Rig) -> DiskServer {
+        DiskServer::start_with(rig, "512Mi")
+    }
+
+    /// A server with this much memory for its disks.
+    fn start_with(rig: &Rig, memory: &str) -> DiskServer {
         fs::create_dir_all(&rig.options.state_dir).unwrap();
         let socket = socket(rig);
         let mut command = command(env!("CARGO_BIN_EXE_hostloop"));
@@ -33,6 +43,7 @@ impl DiskServer {
             .arg("fault-disks")
             .arg("--socket")
             .arg(&socket)
+            .args(["--memory", memory])
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null());
@@ -69,11 +80,15 @@ fn client(rig: &Rig) -> Client {
 
 /// A node that serves faults, and its server of fault disks.
 fn rig() -> (Rig, DiskServer) {
-    let mut configs = Configs::default();
-    configs.node.faults = true;
-    let rig = Rig::over(Rig::site(&["default=DIR/pool"]), configs);
+    let rig = rig_without_server();
     let server = DiskServer::start(&rig);
     (rig, server)
+}
+
+fn rig_without_server() -> Rig {
+    let mut configs = Configs::default();
+    configs.node.faults = true;
+    Rig::over(Rig::site(&["default=DIR/pool"]), configs)
 }
 
 fn volume(rig: &Rig, access: Access, cache_bytes: u64) -> VolumeId {
@@ -218,6 +233,24 @@ fn a_restarted_driver_and_fsck_find_the_device() {
 }
 
 #[test]
+fn a_disk_that_has_ended_stands_in_for_nothing() {
+    let (rig, _server) = rig();
+    let id = volume(&rig, Access::Block, 0);
+    rig.stage(id, "b", &block()).unwrap();
+    let disk = rig.record(id).stage.as_ref().unwrap().disk.unwrap();
+    assert_eq!(image_of(disk.file), disk.image);
+    rig.unstage_patiently(id, "b");
+    assert_eq!(image_of(disk.file), disk.file);
+    // As after a staging that failed while the disk was still writing.
+    stand_in(disk.file, disk.image);
+    rig.stage(id, "b", &block()).unwrap();
+    assert_eq!(image_of(disk.file), disk.file);
+    assert_eq!(rig.loops(id).len(), 1);
+    rig.unstage_patiently(id, "b");
+    assert_ended(&rig, id);
+}
+
+#[test]
 fn a_server_that_dies_is_a_power_cut() {
     for fs in FsType::ALL {
         let (rig, server) = rig();
@@ -260,6 +293,34 @@ fn a_volume_without_a_server_waits_for_it() {
     rig.stage(id, "a", &mount("ext4")).unwrap();
     rig.unstage_patiently(id, "a");
     assert_ended(&rig, id);
+}
+
+#[test]
+fn the_claims_of_a_namespace_leave_half_of_the_memory_to_others() {
+    let rig = rig_without_server();
+    let memory = 4 * FaultDisk::memory(0);
+    let _server = DiskServer::start_with(&rig, &memory.to_string());
+    let claim = |namespace: &str| {
+        let key = "csi.storage.k8s.io/pvc/namespace".to_owned();
+        rig.create(NewVolume {
+            parameters: [(key, namespace.to_owned())].into(),
+            fault_disk: Some(FaultDiskRecord::default()),
+            ..new_volume(Access::Block, 64 * MI)
+        })
+    };
+    let [one, two, three] = ["a"; 3].map(claim);
+    let other = claim("b");
+    rig.stage(one, "one", &block()).unwrap();
+    rig.stage(two, "two", &block()).unwrap();
+    let refused = rig.stage(three, "three", &block()).unwrap_err();
+    assert!(refused.to_string().contains("namespace a"), "{refused}");
+    rig.stage(other, "other", &block()).unwrap();
+    rig.unstage_patiently(one, "one");
+    rig.stage(three, "three", &block()).unwrap();
+    for (id, at) in [(two, "two"), (three, "three"), (other, "other")] {
+        rig.unstage_patiently(id, at);
+    }
+    assert_ended(&rig, one);
 }
 
 #[test]
@@ -395,6 +456,10 @@ fn a_power_cut_of_the_disk_loses_its_write_cache() {
     assert!(write_block(&device, 7).is_err());
     assert_eq!(rig.reasons(id), ["FaultInjected"]);
     assert_eq!(ask(&rig, id, cut), FaultState::Over);
+    // The status says so, too, though there is no filesystem that does.
+    let survey = Survey::take(&rig.specs, &rig.options.state_dir, &*rig.kernel).unwrap();
+    let shown = report_of(&survey).volumes.remove(0).fault.unwrap();
+    assert_eq!(shown.state, "stopped");
     drop(device);
     let refused = rig.stage(id, "b", &block()).unwrap_err();
     assert!(refused.to_string().contains("power cut"), "{refused}");

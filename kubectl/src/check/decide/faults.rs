@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use hostloop_report::node_faults::{NodeFaults, OfferedFault, PoolFaultState};
 
+use super::fault_disk_pods;
 use super::machines::unreported;
 use crate::check::facts::Facts;
 use crate::check::line::{Line, names};
@@ -27,6 +28,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     }
     lines.extend(offers(&on));
     lines.extend(on.iter().flat_map(|(node, faults)| in_force(node, faults)));
+    lines.extend(fault_disk_pods::lines(facts));
     lines
 }
 
@@ -36,6 +38,8 @@ fn offers(nodes: &[(&str, &NodeFaults)]) -> Vec<Line> {
     for (node, faults) in nodes {
         let place = format!("volumes on {node}");
         sort(&faults.claims, place, &mut possible, &mut impossible);
+        let place = format!("volumes on fault disks of {node}");
+        sort(&faults.fault_disks, place, &mut possible, &mut impossible);
         for pool in &faults.pools {
             let place = format!("pool {} on {node}", pool.pool);
             sort(&pool.faults, place, &mut possible, &mut impossible);
@@ -47,10 +51,40 @@ fn offers(nodes: &[(&str, &NodeFaults)]) -> Vec<Line> {
             "Faults that can be asked for, of {place}: {faults}"
         ))
     });
-    let cannot = impossible.into_iter().map(|((fault, why), places)| {
-        Line::ok(format!("No fault {fault} of {}: {why}", names(places)))
+    let cannot = together(impossible).into_iter().map(|refused| {
+        Line::ok(format!(
+            "No fault {} of {}: {}",
+            refused.faults.join(" or "),
+            names(refused.places),
+            refused.why
+        ))
     });
     can.chain(cannot).collect()
+}
+
+/// Faults that the same places can't have for the same reason.
+struct RefusedFaults<'f> {
+    faults: Vec<&'f str>,
+    why: &'f str,
+    places: Vec<String>,
+}
+
+fn together(impossible: Impossible<'_>) -> Vec<RefusedFaults<'_>> {
+    let mut all: Vec<RefusedFaults<'_>> = Vec::new();
+    for ((fault, why), places) in impossible {
+        let known = all
+            .iter_mut()
+            .find(|known| known.why == why && known.places == places);
+        match known {
+            Some(known) => known.faults.push(fault),
+            None => all.push(RefusedFaults {
+                faults: vec![fault],
+                why,
+                places,
+            }),
+        }
+    }
+    all
 }
 
 /// The faults that can be asked for, by place.
@@ -120,6 +154,11 @@ mod tests {
                 offered("full", None),
                 offered("readonly", Some("no /sys")),
             ],
+            fault_disks: vec![
+                offered("eio", Some("no server")),
+                offered("slow", Some("no server")),
+            ],
+            served_disks: Some(Vec::new()),
             pools: vec![PoolWithFaults {
                 pool: "default".to_owned(),
                 faults: vec![offered("full", Some("shared")), offered("missing", None)],
@@ -153,6 +192,7 @@ mod tests {
                  --enable-faults: n2",
                 "Faults that can be asked for, of pool default on n1: missing",
                 "Faults that can be asked for, of volumes on n1: gone, full",
+                "No fault eio or slow of volumes on fault disks of n1: no server",
                 "No fault full of pool default on n1: shared",
                 "No fault readonly of volumes on n1: no /sys",
             ]

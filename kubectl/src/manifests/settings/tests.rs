@@ -252,6 +252,42 @@ fn changed_blocks_are_a_controller_of_both_workloads() {
 }
 
 #[test]
+fn components_that_are_not_asked_for_are_known() {
+    let keys = |settings: Settings| -> Vec<String> {
+        let keys = settings.unrequested().into_iter();
+        keys.map(|key| key.to_string()).collect()
+    };
+    let unrequested = keys(Settings::default());
+    for object in [
+        "DaemonSet hostloop/hostloop-fault-disks",
+        "ClusterRole hostloop-snapshot-controller",
+        "ClusterRole hostloop-snapshot-metadata",
+        "Service hostloop/hostloop-snapshot-metadata",
+    ] {
+        assert!(unrequested.iter().any(|key| key == object), "{object}");
+    }
+    for kept in [
+        "Secret ",
+        "ConfigMap ",
+        "VolumeSnapshotClass ",
+        "Namespace ",
+    ] {
+        let found = unrequested.iter().find(|key| key.starts_with(kept));
+        assert_eq!(found, None);
+    }
+    let all = Settings {
+        faults: true,
+        snapshot_metadata: true,
+        snapshots: Snapshots {
+            controller: true,
+            ..Snapshots::default()
+        },
+        ..Settings::default()
+    };
+    assert_eq!(keys(all), [] as [String; 0]);
+}
+
+#[test]
 fn the_pods_of_fault_disks_follow_the_drivers() {
     let settings = Settings {
         faults: true,

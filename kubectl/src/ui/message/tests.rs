@@ -85,6 +85,11 @@ fn messages_change_the_slots_they_name() {
             "solved",
             Slot::Emptied("problem/watch".to_owned()),
         ),
+        (
+            Message::exploration(&json!({})),
+            "exploration",
+            filled("exploration"),
+        ),
     ] {
         let json: Value = serde_json::from_str(&message.text).unwrap();
         assert_eq!((&json["type"], &message.slot), (&json!(kind), &slot));

@@ -1,5 +1,6 @@
 /** What a timeline shows: items in lanes, and lanes in groups. */
 
+import type { Cut, Exploration } from "../model/exploration.ts";
 import { text } from "../model/json.ts";
 import type { Life } from "../model/lives.ts";
 import { endOf, isCall, underWay } from "../model/spans.ts";
@@ -8,7 +9,7 @@ import { duration } from "../model/text.ts";
 import { waits, type Wait } from "./milestones.ts";
 import { steps, type Step } from "./steps.ts";
 
-export type Group = "steps" | "objects" | "controllers" | "calls" | "kernel";
+export type Group = "steps" | "objects" | "controllers" | "calls" | "kernel" | "cuts" | "writes";
 
 export const GROUPS: readonly { group: Group; title: string }[] = [
   { group: "steps", title: "Steps and waits" },
@@ -16,6 +17,8 @@ export const GROUPS: readonly { group: Group; title: string }[] = [
   { group: "controllers", title: "Controllers" },
   { group: "calls", title: "CSI calls" },
   { group: "kernel", title: "Kernel and disk" },
+  { group: "cuts", title: "Power cuts" },
+  { group: "writes", title: "Writes" },
 ];
 
 export type Tone = "step" | "ok" | "bad" | "busy" | "wait" | "object" | "use";
@@ -27,7 +30,10 @@ export type Detail =
   | { is: "version"; tracked: Tracked; version: Version; before: Version | undefined }
   | { is: "lifetime"; tracked: Tracked }
   | { is: "span"; span: Span }
-  | { is: "notice"; tracked: Tracked };
+  | { is: "notice"; tracked: Tracked }
+  | { is: "cut"; cut: Cut; exploration: Exploration }
+  /** `share` is the part of the most that was written from one cut to the next. */
+  | { is: "written"; written: number; share: number };
 
 export interface Item {
   id: string;

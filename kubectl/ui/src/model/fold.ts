@@ -67,6 +67,9 @@ export function fold(state: State, message: Message): void {
     case "solved":
       state.problems.delete(message.about);
       break;
+    case "exploration":
+      state.exploration = message.report;
+      break;
     case "listed":
       deleteUnlisted(state, message.t);
       break;

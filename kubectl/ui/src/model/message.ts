@@ -26,6 +26,8 @@ export type Extent = Wire.ReportedRun;
 
 export type MetricsMessage = Omit<Wire.MetricsMessage, "values"> & { values: Fields };
 
+export type ExplorationMessage = Omit<Wire.ExplorationMessage, "report"> & { report: Unchecked<Wire.ExplorationReport> };
+
 /** All objects were sent again. Only older programs say so. */
 export interface ListedMessage {
   type: "listed";
@@ -43,6 +45,7 @@ export type Message =
   | Wire.VerdictMessage
   | Wire.ProblemMessage
   | Wire.SolvedMessage
+  | ExplorationMessage
   | ListedMessage;
 
 /** Turns JSON into a message. Returns null for what this page does not know. */
@@ -103,6 +106,10 @@ export function parse(value: unknown): Message | null {
     case "solved": {
       const sent: Unchecked<Wire.SolvedMessage> = fields(value);
       return { type: "solved", t, about: text(sent.about) };
+    }
+    case "exploration": {
+      const sent: Unchecked<Wire.ExplorationMessage> = fields(value);
+      return { type: "exploration", t, report: fields(sent.report) };
     }
     case "listed":
       return { type: "listed", t };

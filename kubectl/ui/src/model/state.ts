@@ -111,6 +111,8 @@ export interface State {
   problems: Map<string, { t: number; text: string }>;
   /** What the program says of each life, by its key. */
   verdicts: Map<string, Wire.ShownVerdict>;
+  /** What `kubectl hostloop explore` has found, if the page shows that. */
+  exploration: Unchecked<Wire.ExplorationReport> | undefined;
   /** Keys of lives with rows that are out of date. */
   dirty: Set<string>;
 }
@@ -136,6 +138,7 @@ export function emptyState(): State {
     metrics: new Map(),
     problems: new Map(),
     verdicts: new Map(),
+    exploration: undefined,
     dirty: new Set(),
   };
 }

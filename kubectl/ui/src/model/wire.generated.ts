@@ -13,12 +13,74 @@ export interface CutMark {
   number: number;
 }
 
+/** A cut at its moment. */
+export interface CutMoment {
+  /** The time since the first cut, in nanoseconds. */
+  after_first_ns: number;
+  number: number;
+  /** `passed`, `failed`, `unknown` if its check did not begin, or `unchecked`. */
+  result: string;
+  /** Bytes that were written since the cut before, at most; null for the first one. */
+  written_bytes: number | null;
+}
+
+/** A cut that has not passed. */
+export interface CutRow {
+  /** The time since the first cut, in nanoseconds. */
+  after_first_ns: number;
+  /** A claim that has its content again. */
+  again: Record<string, unknown>;
+  /** The last lines of the check. */
+  log: string[];
+  number: number;
+  /** `failed`, or `unknown` if its check did not begin. */
+  result: string;
+  /** The VolumeSnapshot that has it. */
+  snapshot: string;
+  why: string;
+}
+
 /** The cuts of crash explorations in a pool. */
 export interface CutUsage {
   /** Number of cuts. */
   count: number;
   /** Bytes promised to them at most. Blocks that they share count for each. */
   promised_bytes: number;
+}
+
+/** What an exploration has found. */
+export interface ExplorationReport {
+  /** Why there are fewer cuts than requested. */
+  burst_ended: string | null;
+  /** The time from the first cut to the last one, in nanoseconds. */
+  burst_ns: number;
+  claim: string;
+  /** The cuts that have not passed, by number. */
+  cuts: CutRow[];
+  /** The requested time from one cut to the next, in nanoseconds. */
+  every_ns: number;
+  /** The exploration's ID. */
+  exploration: string;
+  failed: number;
+  /** When the first cut was taken, in nanoseconds since the epoch; null without one. */
+  first_taken_ns: number | null;
+  namespace: string;
+  node: string;
+  passed: number;
+  /** What went wrong beside the checks; a sentence each. */
+  problems: string[];
+  /** The number of cuts that were requested. */
+  requested: number;
+  /** Draws the order of the checks. */
+  seed: number;
+  /** The number of cuts that were taken. */
+  taken: number;
+  /** All cuts that were taken, by number. */
+  timeline: CutMoment[];
+  /** The number of cuts that were to be checked, and the check did not begin. */
+  unknown: number;
+  /** The volume's ID. */
+  volume: string;
 }
 
 export interface GroupReport {
@@ -171,6 +233,14 @@ export interface SolvedMessage {
   type: "solved";
 }
 
+/** What `kubectl hostloop explore` has found. No stream has it: `--replay` shows such a report. */
+export interface ExplorationMessage {
+  report: ExplorationReport;
+  /** When it was sent, in microseconds since the epoch. */
+  t: number;
+  type: "exploration";
+}
+
 /** A message as it is sent. */
 export type Message =
   | HelloMessage
@@ -182,7 +252,8 @@ export type Message =
   | ExtentsMessage
   | VerdictMessage
   | ProblemMessage
-  | SolvedMessage;
+  | SolvedMessage
+  | ExplorationMessage;
 
 export interface MountReport {
   /** The loop device that is mounted or bound. */

@@ -1,5 +1,6 @@
 /** Small parts that show values. */
 
+import type { ComponentChildren } from "preact";
 import type { Fault } from "../model/fault.ts";
 import type { Tone } from "../model/verdict.ts";
 import { visible } from "../model/text.ts";
@@ -22,6 +23,11 @@ export function StateWord({ tone, word, fault }: { tone: Tone; word: string; fau
       {word}
     </span>
   );
+}
+
+/** One of a list of facts. */
+export function Fact({ name, children }: { name: string; children: ComponentChildren }) {
+  return <div><dt>{name}</dt><dd>{children}</dd></div>;
 }
 
 /** JSON for reading: not longer than a page. */

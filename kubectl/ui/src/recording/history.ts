@@ -77,7 +77,7 @@ export class History {
   }
 }
 
-/** The entries that still say what is: the last one of each object, report, verdict and open problem. */
+/** The entries that still say what is: the last one of each object, report, verdict, open problem and exploration. */
 export function base<E extends Entry>(entries: readonly E[]): E[] {
   const last = new Map<string, E>();
   for (const entry of entries) {
@@ -110,6 +110,9 @@ export function base<E extends Entry>(entries: readonly E[]): E[] {
       }
       case "problem":
         last.set(`problem ${message.about}`, entry);
+        break;
+      case "exploration":
+        last.set("exploration", entry);
         break;
       case "solved":
         last.delete(`problem ${message.about}`);

@@ -2,18 +2,25 @@
 
 import { diff } from "../life/diff.ts";
 import type { Detail, Item } from "../life/items.ts";
+import type { Cut, Exploration } from "../model/exploration.ts";
 import { text } from "../model/json.ts";
 import type { Span } from "../model/state.ts";
-import { clock, duration } from "../model/text.ts";
+import { bytes, clock, duration, visible } from "../model/text.ts";
 import { Json, Text } from "../parts/name.tsx";
 
-export function Details({ item, start, now }: { item: Item | undefined; start: number; now: number }) {
+interface Props {
+  item: Item | undefined;
+  start: number;
+  now: number;
+  /** What is said if nothing is chosen. */
+  hint: string;
+}
+
+export function Details({ item, start, now, hint }: Props) {
   return (
     <section class="details" aria-live="polite" aria-labelledby="details">
       <h2 id="details">{item ? <Text value={item.label} /> : "Details"}</h2>
-      {item ? <Chosen item={item} start={start} now={now} /> : (
-        <p>Choose something in the timeline or in the table: an object's change, a call, a wait.</p>
-      )}
+      {item ? <Chosen item={item} start={start} now={now} /> : <p>{hint}</p>}
     </section>
   );
 }
@@ -54,7 +61,38 @@ function Body({ detail }: { detail: Detail }) {
       if (!detail.before) return <Json value={detail.version.object} />;
       return <Changes before={detail.before.object} after={detail.version.object} />;
     }
+    case "cut":
+      return <CutDetails cut={detail.cut} exploration={detail.exploration} />;
+    case "written":
+      return <p>Between two cuts, {bytes(detail.written)} at most were written.</p>;
   }
+}
+
+/** What is known of a cut, and how to get it again. */
+function CutDetails({ cut, exploration }: { cut: Cut; exploration: Exploration }) {
+  const { kept } = cut;
+  if (kept) {
+    return (
+      <>
+        <p>The check <strong>{cut.result === "failed" ? "failed" : "has not begun"}</strong>: <Text value={kept.why} /></p>
+        {kept.log.length > 0 && <><h3>The end of its log</h3><pre tabIndex={0} aria-label="Log">{kept.log.map(visible).join("\n")}</pre></>}
+        <h3>To get it again</h3>
+        <p>Snapshot <Text value={kept.snapshot} kind="mono" /> has it. Write this claim to a file, and create it with <code>kubectl create -f FILE</code>:</p>
+        <Json value={kept.again} />
+      </>
+    );
+  }
+  return (
+    <>
+      <p>{cut.result === "passed" ? "The check passed, so the cut is deleted." : "It was not checked, and is deleted."}</p>
+      {exploration.command !== "" && (
+        <>
+          <h3>To cut the power again</h3>
+          <pre tabIndex={0} aria-label="Command">{exploration.command}</pre>
+        </>
+      )}
+    </>
+  );
 }
 
 function SpanDetails({ span }: { span: Span }) {

@@ -6,7 +6,7 @@ import { steps } from "../life/steps.ts";
 import { gather } from "../model/lives.ts";
 import { row as rowOf } from "../model/rows.ts";
 import { age, bytes, duration } from "../model/text.ts";
-import { StateWord, Text } from "../parts/name.tsx";
+import { Fact, StateWord, Text } from "../parts/name.tsx";
 import { Table, type Column } from "../parts/table.tsx";
 import { useApp } from "../parts/use-engine.ts";
 import { fragment } from "../route.ts";
@@ -66,7 +66,12 @@ export function LifeView() {
       </dl>
       <StepStrip taken={taken} main={life.kind === "claim" || life.kind === "volume"} onChoose={(step) => setChosen(idOf(all, step.t, step.kind.name))} />
       <Timeline all={all} range={range} chosen={item} onChoose={setChosen} life={key} />
-      <Details item={item} start={range[0]} now={now} />
+      <Details
+        item={item}
+        start={range[0]}
+        now={now}
+        hint="Choose something in the timeline or in the table: an object's change, a call, a wait."
+      />
       <h2>Everything in order</h2>
       <Table
         caption="Everything that happened, in order"
@@ -83,10 +88,6 @@ export function LifeView() {
 
 function idOf(all: readonly Item[], t: number, name: string): string {
   return all.find((item) => item.detail.is === "step" && item.t === t && item.label === name)?.id ?? "";
-}
-
-function Fact({ name, children }: { name: string; children: preact.ComponentChildren }) {
-  return <div><dt>{name}</dt><dd>{children}</dd></div>;
 }
 
 function columns(start: number, chosen: string, choose: (id: string) => void): Column<Item>[] {

@@ -1,43 +1,51 @@
 /** The frame of the page: navigation, problems, and the recorder. */
 
 import { useEffect } from "preact/hooks";
+import { viewsOf } from "../model/exploration.ts";
 import { count } from "../model/text.ts";
 import { Text } from "../parts/name.tsx";
 import { useApp } from "../parts/use-engine.ts";
 import { fragment, type View } from "../route.ts";
 import { Cluster } from "./cluster.tsx";
+import { ExplorationView } from "./exploration.tsx";
 import { LifeView } from "./life.tsx";
 import { NodeView } from "./node.tsx";
 import { Recorder } from "./recorder.tsx";
 import { Volumes } from "./volumes.tsx";
 
-const TITLES: Readonly<Record<View, string>> = { volumes: "Volumes", life: "One life", node: "One node", cluster: "Cluster" };
+const TITLES: Readonly<Record<View, string>> = {
+  volumes: "Volumes", life: "One life", node: "One node", cluster: "Cluster", exploration: "Exploration",
+};
 
 export function Shell() {
   const { engine, route } = useApp();
+  const views = viewsOf(engine.state);
+  const view = views.includes(route.view) ? route.view : views[0]!;
+  const { exploration } = engine.state;
   useEffect(() => {
-    document.title = `${TITLES[route.view]} – hostloop`;
-  }, [route.view]);
+    document.title = `${TITLES[view]} – hostloop`;
+  }, [view]);
   return (
     <>
       <a class="skip" href="#main" onClick={(event) => {
         event.preventDefault();
         document.getElementById("main")?.focus();
       }}>Skip to the content</a>
-      <Header />
+      <Header views={views} shown={view} />
       <Problems />
       <main id="main" tabIndex={-1} aria-busy={engine.idle ? undefined : true}>
-        {route.view === "volumes" && <Volumes />}
-        {route.view === "life" && <LifeView />}
-        {route.view === "node" && <NodeView />}
-        {route.view === "cluster" && <Cluster />}
+        {view === "volumes" && <Volumes />}
+        {view === "life" && <LifeView />}
+        {view === "node" && <NodeView />}
+        {view === "cluster" && <Cluster />}
+        {view === "exploration" && exploration && <ExplorationView report={exploration} />}
       </main>
       <Recorder />
     </>
   );
 }
 
-function Header() {
+function Header({ views, shown }: { views: readonly View[]; shown: View }) {
   const { engine, route } = useApp();
   const { hello } = engine.state;
   const place = [hello?.cluster || hello?.endpoint, hello?.version].filter((part) => part).join(", ");
@@ -45,8 +53,8 @@ function Header() {
     <header>
       <strong class="brand">hostloop</strong>
       <nav aria-label="Views">
-        {(Object.keys(TITLES) as View[]).map((view) => (
-          <a key={view} href={fragment({ ...route, view })} aria-current={route.view === view ? "page" : undefined}>{TITLES[view]}</a>
+        {views.map((view) => (
+          <a key={view} href={fragment({ ...route, view })} aria-current={shown === view ? "page" : undefined}>{TITLES[view]}</a>
         ))}
       </nav>
       {place !== "" && <span class="place"><Text value={place} /></span>}

@@ -1,7 +1,7 @@
 /** The timeline of a life: lanes on an axis of time that can be zoomed and moved. */
 
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { GROUPS, lanes, type Item } from "../life/items.ts";
+import { GROUPS, lanes, type Item, type Tone } from "../life/items.ts";
 import {
   around, folded, linear, pan, placeOf, ticks, timeAt, WHOLE, zoom, type Scale, type Window,
 } from "../life/scale.ts";
@@ -15,15 +15,24 @@ interface Props {
   chosen: Item | undefined;
   onChoose: (id: string) => void;
   life: string;
+  /** The meaning of each colour. */
+  legend?: readonly (readonly [Tone, string])[];
+  /** Whether long times are shortened at first. */
+  folds?: boolean;
 }
 
 const ZOOM = 2;
 
-export function Timeline({ all, range, chosen, onChoose, life }: Props) {
+const LEGEND: readonly (readonly [Tone, string])[] = [
+  ["step", "step"], ["use", "use"], ["ok", "succeeded"], ["busy", "under way"], ["bad", "failed"], ["wait", "waits"],
+  ["object", "object exists"],
+];
+
+export function Timeline({ all, range, chosen, onChoose, life, legend = LEGEND, folds = true }: Props) {
   const [box, width] = useWidth();
   // Times, so that what is visible stays while the life goes on; undefined for all of it.
   const [view, setView] = useState<readonly [number, number] | undefined>(undefined);
-  const [fold, setFold] = useState(true);
+  const [fold, setFold] = useState(folds);
   const drag = useRef<{ x: number; window: Window; moved: boolean } | undefined>(undefined);
   useEffect(() => setView(undefined), [life, fold]);
   const found = useMemo(() => lanes(all), [all]);
@@ -147,9 +156,7 @@ export function Timeline({ all, range, chosen, onChoose, life }: Props) {
         )}
       </div>
       <ul class="legend" aria-label="Colours">
-        <li><i class="tone-step" />step</li><li><i class="tone-use" />use</li><li><i class="tone-ok" />succeeded</li>
-        <li><i class="tone-busy" />under way</li><li><i class="tone-bad" />failed</li><li><i class="tone-wait" />waits</li>
-        <li><i class="tone-object" />object exists</li>
+        {legend.map(([tone, word]) => <li key={tone}><i class={`tone-${tone}`} />{word}</li>)}
       </ul>
     </figure>
   );
@@ -191,11 +198,18 @@ function Mark({ placed, chosen, onClick }: { placed: Placed; chosen: boolean; on
   }
   return (
     <g class={kind} onClick={onClick}>
-      <rect x={x} y={item.detail.is === "lifetime" ? 7 : 1} width={width} height={item.detail.is === "lifetime" ? 4 : 16} rx={2} />
+      <rect x={x} width={width} {...heightOf(item)} rx={2} />
       {label !== "" && <text x={Math.max(x, 0) + 4} y={13}>{label}</text>}
       <title>{title(item)}</title>
     </g>
   );
+}
+
+/** The place of a bar in its lane. */
+function heightOf({ detail }: Item): { y: number; height: number } {
+  if (detail.is === "lifetime") return { y: 7, height: 4 };
+  const height = detail.is === "written" ? Math.max(1, Math.round(16 * detail.share)) : 16;
+  return { y: 17 - height, height };
 }
 
 function title(item: Item): string {

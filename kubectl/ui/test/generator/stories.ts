@@ -1,7 +1,7 @@
 /** Streams of messages that tell a story each. */
 
 import type { Fields } from "../../src/model/json.ts";
-import { volumeId, World } from "./world.ts";
+import { START, volumeId, World } from "./world.ts";
 
 const MIB = 2 ** 20;
 
@@ -121,6 +121,41 @@ export function faulty(state: string, world = new World()): World {
   world.report("node-1", [{ ...volumeReport(world, claim), fault }]);
   if (state !== "over") world.judge("claim", claim, "published, fault gone", "wait", { volume: id });
   return world;
+}
+
+/** The report of `kubectl hostloop explore -o json`: of 24 cuts, one failed, one could not be checked, and one was not. */
+export function explorationReport(): Fields {
+  const results: Readonly<Record<number, string>> = { 17: "failed", 20: "unknown", 24: "unchecked" };
+  const name = (number: number) => `explore-data-01234567-00${number}`;
+  const kept = (number: number, why: string, log: string[]): Fields => ({
+    number, result: results[number], after_first_ns: (number - 1) * 1e8, snapshot: name(number), why, log,
+    again: {
+      apiVersion: "v1", kind: "PersistentVolumeClaim", metadata: { name: `again-${number}`, namespace: "demo" },
+      spec: { dataSource: { apiGroup: "snapshot.storage.k8s.io", kind: "VolumeSnapshot", name: name(number) } },
+    },
+  });
+  return {
+    exploration: "exploration-0123456789abcdef0123456789abcdef", namespace: "demo", claim: "data", node: "node-1",
+    volume: "vol-1", seed: 42, requested: 24, every_ns: 1e8, taken: 24, first_taken_ns: START * 1e3, burst_ns: 23e8,
+    burst_ended: null, passed: 21, failed: 1, unknown: 1,
+    cuts: [
+      kept(17, "BackoffLimitExceeded: Job has reached the specified backoff limit", ["120 records were acknowledged, and 87 are there"]),
+      kept(20, "the check has not begun within 300 s", []),
+    ],
+    timeline: Array.from({ length: 24 }, (_, i) => ({
+      number: i + 1, result: results[i + 1] ?? "passed", after_first_ns: i * 1e8, written_bytes: i === 0 ? null : 4096 * i,
+    })),
+    problems: [],
+  };
+}
+
+/** What the page gets of such a report. */
+export function exploration(report = explorationReport()): { messages: unknown[] } {
+  const hello = {
+    type: "hello", stream: "hostloop.ui/v1", version: "0.2.0", cluster: null, endpoint: null, namespace: "", driver: "",
+    t: START, now: START,
+  };
+  return { messages: [hello, { type: "exploration", t: START, report }] };
 }
 
 /** Names and errors that try to be more than text. */

@@ -7,6 +7,8 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 use serde_json::Value;
 
+use crate::users::bytes;
+
 use super::secrets::Secrets;
 
 /// A volume that a pod wants.
@@ -25,7 +27,7 @@ pub(super) struct Wanted {
     pub(super) attributes: BTreeMap<String, String>,
     pub(super) claim: String,
     pub(super) secrets: Secrets,
-    /// The volume's size if it is larger than the claim says.
+    /// The size that NodeExpandVolume is called with, if it is due.
     pub(super) grows_to: Option<u64>,
 }
 
@@ -107,5 +109,45 @@ pub(super) fn inline(pod: &Pod, volume: &Value) -> Wanted {
         claim: String::new(),
         secrets: Secrets::default(),
         grows_to: None,
+    }
+}
+
+/// The size to which kubelet grows a volume of `volume` bytes, by the status of its claim. It is what
+/// the resizer has noted, which the driver may have rounded up. A resizer that notes nothing is an
+/// old one.
+pub(super) fn grows_to(volume: u64, status: &Value) -> Option<u64> {
+    let state = status["allocatedResourceStatuses"]["storage"].as_str();
+    let noted = &status["allocatedResources"]["storage"];
+    let size = match state {
+        None if noted.is_null() => volume,
+        Some("NodeResizePending" | "NodeResizeInProgress") => bytes(noted),
+        _ => return None,
+    };
+    (bytes(&status["capacity"]["storage"]) < volume).then_some(size)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+
+    #[rstest]
+    #[case::nothing_is_due(json!({"capacity": {"storage": "8192"}}), None)]
+    #[case::of_an_old_resizer(json!({"capacity": {"storage": "4096"}}), Some(8192))]
+    #[case::rounded_up(json!({"capacity": {"storage": "4096"}, "allocatedResources": {"storage": "5000"},
+        "allocatedResourceStatuses": {"storage": "NodeResizePending"}}), Some(5000))]
+    #[case::begun(json!({"capacity": {"storage": "4096"}, "allocatedResources": {"storage": "5000"},
+        "allocatedResourceStatuses": {"storage": "NodeResizeInProgress"}}), Some(5000))]
+    #[case::done(json!({"capacity": {"storage": "5000"}, "allocatedResources": {"storage": "5000"}}),
+        None)]
+    #[case::refused(json!({"capacity": {"storage": "4096"}, "allocatedResources": {"storage": "5000"},
+        "allocatedResourceStatuses": {"storage": "NodeResizeInfeasible"}}), None)]
+    fn kubelet_grows_what_the_resizer_has_noted(
+        #[case] status: Value,
+        #[case] expected: Option<u64>,
+    ) {
+        assert_eq!(grows_to(8192, &status), expected);
     }
 }

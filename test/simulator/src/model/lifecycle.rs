@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::attach_detach::is_out_of_service;
 use super::view::{
     Model, Step, View, has_ended, is_deleting, is_ready, items, name, namespace, text, uid,
-    with_ready,
+    with_condition,
 };
 use crate::heartbeats::Heartbeats;
 
@@ -112,7 +112,7 @@ fn mark(node: &Value) -> Vec<Step> {
         "message": "Kubelet stopped posting node status."});
     let message = format!("Node {} status is now: NodeNotReady", name(node));
     vec![
-        Step::status("nodes", node, with_ready(node, unknown)),
+        Step::status("nodes", node, with_condition(node, unknown)),
         Step::event(WHO, node, ("Normal", "NodeNotReady"), &message),
     ]
 }

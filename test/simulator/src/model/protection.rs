@@ -1,5 +1,6 @@
 //! The protections of claims, volumes and attributes classes: a finalizer keeps a claim while a pod
-//! uses it, a volume while it is bound, and a class while a claim or a volume names it.
+//! uses it, a volume while it is bound, and a class while a claim or a volume names it. A condition
+//! of a claim says whether no pod needs it.
 
 use std::time::Duration;
 
@@ -7,8 +8,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::view::{
-    Model, Step, View, claims_of, has_finalizer, is_deleting, is_for_pod, items, name, namespace,
-    text, without_finalizer,
+    Model, Step, View, claims_of, condition, has_ended, has_finalizer, is_deleting, is_for_pod,
+    items, name, namespace, text, with_condition, without_finalizer,
 };
 
 const CLAIMS: &str = "persistentvolumeclaims";
@@ -30,6 +31,7 @@ impl Model for Protection {
             protect(CLAIMS, claim, CLAIM_FINALIZER, || {
                 is_claim_used(view, claim)
             })
+            .or_else(|| tell_use(view, claim))
         });
         let volumes = view.all(VOLUMES).filter_map(|volume| {
             let is_bound = || text(volume, "/status/phase") == "Bound";
@@ -81,14 +83,36 @@ fn is_class_used(view: &View, class: &Value) -> bool {
             .any(|volume| text(volume, of_object) == name(class))
 }
 
+/// Sets the condition `Unused` of a bound claim, as Kubernetes does since 1.37 (gate
+/// `PersistentVolumeClaimUnusedSinceTime`).
+fn tell_use(view: &View, claim: &Value) -> Option<Step> {
+    if is_deleting(claim) || text(claim, "/status/phase") != "Bound" {
+        return None;
+    }
+    let is_needed = pods_with(view, claim).any(|pod| !has_ended(pod));
+    let (status, reason) = if is_needed {
+        ("False", "PodUsingPVC")
+    } else {
+        ("True", "NoPodsUsingPVC")
+    };
+    if condition(claim, "Unused") == Some(status) {
+        return None;
+    }
+    let unused = json!({"type": "Unused", "status": status, "reason": reason});
+    Some(Step::status(CLAIMS, claim, with_condition(claim, unused)))
+}
+
 /// True if a pod on a node uses a claim, even one that has ended.
 fn is_claim_used(view: &View, claim: &Value) -> bool {
-    view.all("pods").any(|pod| {
+    pods_with(view, claim).any(|pod| !text(pod, "/spec/nodeName").is_empty())
+}
+
+/// The pods that name a claim, or for which it was made.
+fn pods_with<'v>(view: &'v View, claim: &'v Value) -> impl Iterator<Item = &'v Value> {
+    view.all("pods").filter(move |pod| {
         let uses = |(used, is_ephemeral): &(String, bool)| {
             used == name(claim) && (!is_ephemeral || is_for_pod(claim, pod))
         };
-        namespace(pod) == namespace(claim)
-            && !text(pod, "/spec/nodeName").is_empty()
-            && claims_of(pod).iter().any(uses)
+        namespace(pod) == namespace(claim) && claims_of(pod).iter().any(uses)
     })
 }

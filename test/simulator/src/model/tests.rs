@@ -17,7 +17,7 @@ use super::garbage::Garbage;
 use super::namespaces::Namespaces;
 use super::protection::Protection;
 use super::scheduler::Scheduler;
-use super::view::{Step, annotation, is_deleting, items, name, run, text, write};
+use super::view::{Step, annotation, condition, is_deleting, items, name, run, text, write};
 
 mod attachments;
 
@@ -256,6 +256,25 @@ async fn a_claim_that_grows_waits_for_a_resizer() {
         cluster.claim_now("a")["status"]["capacity"]["storage"],
         "1Gi"
     );
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_bound_claim_says_whether_no_pod_needs_it() {
+    let cluster = Cluster::new(json!({})).await;
+    cluster.claim("a", "now").await;
+    cluster.settle().await;
+    assert_eq!(condition(&cluster.claim_now("a"), "Unused"), None);
+    cluster.provision("a", "node-1").await;
+    cluster.settle().await;
+    assert_eq!(condition(&cluster.claim_now("a"), "Unused"), Some("True"));
+    cluster.pod("p", "a").await;
+    cluster.settle().await;
+    assert_eq!(condition(&cluster.claim_now("a"), "Unused"), Some("False"));
+    let mut ended = cluster.get("pods/p");
+    ended["status"] = json!({"phase": "Succeeded"});
+    cluster.api.put(ended);
+    cluster.settle().await;
+    assert_eq!(condition(&cluster.claim_now("a"), "Unused"), Some("True"));
 }
 
 #[tokio::test(start_paused = true)]

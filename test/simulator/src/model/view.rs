@@ -164,14 +164,19 @@ pub(crate) fn has_ended(pod: &Value) -> bool {
 
 /// True if a node is ready.
 pub(crate) fn is_ready(node: &Value) -> bool {
-    items(node, "/status/conditions")
-        .any(|condition| condition["type"] == "Ready" && condition["status"] == "True")
+    condition(node, "Ready") == Some("True")
 }
 
-/// The status of a node with this condition `Ready` in place of the one that it has.
-pub(crate) fn with_ready(node: &Value, ready: Value) -> Value {
-    let others = items(node, "/status/conditions").filter(|one| one["type"] != "Ready");
-    let conditions: Vec<Value> = others.cloned().chain([ready]).collect();
+/// The status of an object's condition of this type.
+pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
+    let mut all = items(object, "/status/conditions");
+    all.find(|one| one["type"] == kind)?["status"].as_str()
+}
+
+/// The status of an object with this condition in place of the one of its type.
+pub(crate) fn with_condition(object: &Value, condition: Value) -> Value {
+    let others = items(object, "/status/conditions").filter(|one| one["type"] != condition["type"]);
+    let conditions: Vec<Value> = others.cloned().chain([condition.clone()]).collect();
     json!({"conditions": conditions})
 }
 

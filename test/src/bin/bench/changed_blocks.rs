@@ -1,18 +1,23 @@
-//! A backup of what has changed in 1 % of a sparse volume since a deleted base, against one that
-//! reads all of the volume, as without a list of the changed blocks.
+//! A backup of what has changed in 1 % of a sparse volume: against one that reads all of the volume, as
+//! without a list of the changed blocks, and against one with the Go host-path driver, which reads both
+//! snapshots to make the list. Ours also has the base deleted by then. And the memory for a long list.
+
+mod memory;
 
 use std::fs::File;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
-use hostloop_test::client::{Csi, map, new_volume, raw_block};
-use hostloop_test::driver::DriverSpec;
+use hostloop_test::client::{Call, Csi, map, new_volume, raw_block};
+use hostloop_test::driver::{Driver, DriverSpec, NODE};
+use hostloop_test::host_path::HostPath;
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
 use hostloop_test::requests::{self, id_of};
 use hostloop_test::scratch::Scratch;
+use tonic::transport::{Channel, Endpoint};
 
 use crate::calls::delete;
 use crate::measure::{Aim, Figure, millis};
@@ -20,6 +25,8 @@ use crate::process;
 use crate::runtime::Runtime;
 
 const ROUNDS: usize = 3;
+/// The filesystem of a driver's files. It is sparse: some GiB are written to it.
+const POOL: u64 = 250 * GIB;
 /// The size of the volume, and what is written to it before each snapshot: pieces that lie apart.
 const VOLUME: u64 = 100 * GIB;
 const PIECE: u64 = 4 * MIB;
@@ -28,6 +35,12 @@ const PIECES: u64 = 256;
 const READ: u64 = MIB;
 const BLOCK: usize = 4096;
 
+/// The driver makes ranges of blocks that follow each other, as ours does.
+const OF_HOST_PATH: [&str; 2] = [
+    "--enable-snapshot-metadata",
+    "--snapshot-metadata-block-type=VARIABLE_LENGTH",
+];
+
 /// Milliseconds and MiB of each backup.
 #[derive(Default)]
 struct Runs {
@@ -35,68 +48,213 @@ struct Runs {
     bytes: Vec<f64>,
 }
 
-pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
-    [PoolKind::Xfs, PoolKind::Btrfs]
-        .into_iter()
-        .flat_map(|kind| of_pool(runtime, kind))
-        .collect()
+impl Runs {
+    fn add(&mut self, (time, bytes): (f64, f64)) {
+        self.times.push(time);
+        self.bytes.push(bytes);
+    }
+
+    /// The figures, with the runs of what they are compared with.
+    fn against(self, floor: Runs, which: &str) -> Vec<Figure> {
+        let what = |of: &str| format!("{of} of a backup of 1 % of 100 GiB, {which}");
+        vec![
+            Figure::beside(what("time"), self.times, floor.times, "ms", Aim::None),
+            Figure::beside(
+                what("reads"),
+                self.bytes,
+                floor.bytes,
+                "MiB",
+                Aim::RatioAtMost(0.02),
+            ),
+        ]
+    }
 }
 
-fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
+pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
+    let mut figures: Vec<Figure> = [PoolKind::Xfs, PoolKind::Btrfs]
+        .into_iter()
+        .flat_map(|kind| against_all(runtime, kind))
+        .collect();
+    figures.push(memory::figure(runtime));
+    if std::env::var_os("HOSTLOOP_HOST_PATH").is_some() {
+        figures.extend(against_host_path(runtime));
+    } else {
+        eprintln!(
+            "not measured: a backup with the host-path driver, which HOSTLOOP_HOST_PATH names"
+        );
+    }
+    figures
+}
+
+fn against_all(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
     let scratch = Scratch::new();
-    let pool = PoolFixture::new(&scratch, kind, 250 * GIB);
+    let pool = PoolFixture::new(&scratch, kind, POOL);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let (mut changed, mut all) = (Runs::default(), Runs::default());
     runtime.block_on(async {
-        let csi = driver.csi().await;
+        let ours = Side::ours(&driver, &pool).await;
+        for _ in 0..ROUNDS {
+            changed.add(ours.back_up().await);
+            let start = Instant::now();
+            let bytes = read(&ours.image(), &[(0, VOLUME)]);
+            all.add((millis(start.elapsed()), bytes));
+        }
+        ours.delete().await;
+    });
+    changed.against(all, &format!("{}, against all", kind.name()))
+}
+
+/// On a filesystem on which the snapshots of both share blocks: `cp` makes those of the other.
+fn against_host_path(runtime: &Runtime) -> Vec<Figure> {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Xfs, POOL);
+    let other = PoolFixture::named(&scratch, PoolKind::Xfs, "host-path", POOL);
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let (mut changed, mut compared) = (Runs::default(), Runs::default());
+    runtime.block_on(async {
+        let dir = other.mount().expect("a directory is on a filesystem");
+        let socket = scratch.path().join("host-path.sock");
+        let host_path = HostPath::start_with(dir, &socket, NODE, &OF_HOST_PATH).await;
+        let ours = Side::ours(&driver, &pool).await;
+        let theirs = Side::of_host_path(&host_path).await;
+        for _ in 0..ROUNDS {
+            changed.add(ours.back_up().await);
+            compared.add(theirs.back_up().await);
+        }
+        ours.delete().await;
+        theirs.delete().await;
+    });
+    changed.against(compared, "xfs, against host-path")
+}
+
+/// Where a driver has its files.
+enum Files {
+    /// The pool of hostloop.
+    Pool(PathBuf),
+    /// The directory of the host-path driver.
+    Directory(PathBuf),
+}
+
+impl Files {
+    fn of_volume(&self, id: &str) -> PathBuf {
+        match self {
+            Files::Pool(pool) => pool.join("volumes").join(id).join("image"),
+            Files::Directory(directory) => directory.join(id),
+        }
+    }
+
+    fn of_snapshot(&self, id: &str) -> PathBuf {
+        match self {
+            Files::Pool(pool) => pool.join("snapshots").join(id).join("image"),
+            Files::Directory(directory) => directory.join(format!("{id}.snap")),
+        }
+    }
+}
+
+/// A driver with a volume and two snapshots of it.
+struct Side {
+    csi: Csi,
+    /// A connection without a limit of time: to read both snapshots takes minutes.
+    patient: Channel,
+    /// The driver's process.
+    pid: u32,
+    files: Files,
+    volume: String,
+    base: String,
+    target: String,
+}
+
+impl Side {
+    /// Ours deletes the base, as backup tools do, and keeps its image.
+    async fn ours(driver: &Driver, pool: &PoolFixture) -> Side {
+        let files = Files::Pool(pool.root().to_owned());
+        let kept = [("keepDeletedBases", "1")];
+        let ours = Side::make(driver.socket(), driver.pid(), files, &kept).await;
+        ours.csi.ok(requests::delete_snapshot(&ours.base)).await;
+        ours
+    }
+
+    async fn of_host_path(driver: &HostPath) -> Side {
+        let files = Files::Directory(driver.data().to_owned());
+        Side::make(driver.socket(), driver.pid(), files, &[]).await
+    }
+
+    /// Makes volume and snapshots. The second one has 1 % of other content than the first.
+    async fn make(socket: &Path, pid: u32, files: Files, parameters: &[(&str, &str)]) -> Side {
+        let csi = Csi::connect(socket).await;
+        let endpoint = Endpoint::from_shared(format!("unix://{}", requests::text(socket)));
+        let patient = endpoint.expect("a socket's path makes an endpoint");
+        let patient = patient.connect().await.expect("the driver serves");
         let request = csi::CreateVolumeRequest {
             volume_capabilities: vec![raw_block(Mode::SingleNodeWriter)],
             ..new_volume("volume", VOLUME)
         };
         let volume = id_of(csi.ok(request).await);
-        let image = pool.root().join("volumes").join(&volume).join("image");
-        scatter(&image, 0);
-        let base = take(&csi, "base", &volume).await;
-        csi.ok(requests::delete_snapshot(&base)).await;
-        scatter(&image, PIECE / 2);
-        let target = take(&csi, "target", &volume).await;
-        let image = pool.root().join("snapshots").join(&target).join("image");
-        for _ in 0..ROUNDS {
-            let (before, start) = (process::read_mib(driver.pid()), Instant::now());
-            let listed = read(&image, &delta(&csi, &base, &target).await);
-            changed.times.push(millis(start.elapsed()));
-            let by_driver = process::read_mib(driver.pid()) - before;
-            changed.bytes.push(listed + by_driver);
-            let start = Instant::now();
-            all.bytes.push(read(&image, &[(0, VOLUME)]));
-            all.times.push(millis(start.elapsed()));
+        let image = files.of_volume(&volume);
+        scatter(&image, 0, 0x5a);
+        let base = take(&csi, "base", &volume, parameters).await;
+        scatter(&image, PIECE / 2, 0xa5);
+        let target = take(&csi, "target", &volume, parameters).await;
+        Side {
+            csi,
+            patient,
+            pid,
+            files,
+            volume,
+            base,
+            target,
         }
-        csi.ok(requests::delete_snapshot(&target)).await;
-        delete(&csi, &volume).await;
-    });
-    let what = |of: &str| {
-        let name = kind.name();
-        format!("{of} of a backup of 1 % of 100 GiB, {name}, against all")
-    };
-    vec![
-        Figure::beside(what("time"), changed.times, all.times, "ms", Aim::None),
-        Figure::beside(
-            what("reads"),
-            changed.bytes,
-            all.bytes,
-            "MiB",
-            Aim::RatioAtMost(0.02),
-        ),
-    ]
+    }
+
+    /// The content of the second snapshot.
+    fn image(&self) -> PathBuf {
+        self.files.of_snapshot(&self.target)
+    }
+
+    /// Lists what has changed, and reads it. Returns milliseconds, and the MiB that this and the driver
+    /// read.
+    async fn back_up(&self) -> (f64, f64) {
+        let (before, start) = (process::read_mib(self.pid), Instant::now());
+        let changed = self.delta().await;
+        let bytes = read(&self.image(), &changed);
+        let time = millis(start.elapsed());
+        let written = (PIECES * PIECE / MIB) as f64;
+        assert!(bytes >= written, "{bytes} MiB of {written} are listed");
+        (time, bytes + process::read_mib(self.pid) - before)
+    }
+
+    /// The ranges that may differ.
+    async fn delta(&self) -> Vec<(u64, u64)> {
+        let request = csi::GetMetadataDeltaRequest {
+            base_snapshot_id: self.base.clone(),
+            target_snapshot_id: self.target.clone(),
+            ..Default::default()
+        };
+        let answers = request.send(self.patient.clone()).await;
+        let answers = answers.unwrap_or_else(|status| panic!("GetMetadataDelta: {status:?}"));
+        let blocks = answers
+            .into_iter()
+            .flat_map(|answer| answer.block_metadata)
+            .map(|block| (block.byte_offset as u64, block.size_bytes as u64));
+        blocks.collect()
+    }
+
+    /// A snapshot that is deleted already stays so.
+    async fn delete(&self) {
+        for snapshot in [&self.base, &self.target] {
+            self.csi.ok(requests::delete_snapshot(snapshot)).await;
+        }
+        delete(&self.csi, &self.volume).await;
+    }
 }
 
-/// Writes pieces all over an image, each this far from the first byte of its part.
-fn scatter(image: &Path, shift: u64) {
+/// Writes pieces of this byte all over an image, each this far from the beginning of its part.
+fn scatter(image: &Path, shift: u64, byte: u8) {
     let image = File::options()
         .write(true)
         .open(image)
         .expect("the volume has an image");
-    let piece = vec![0x5a_u8; PIECE as usize];
+    let piece = vec![byte; PIECE as usize];
     for number in 0..PIECES {
         let offset = number * (VOLUME / PIECES) + shift;
         image
@@ -106,30 +264,13 @@ fn scatter(image: &Path, shift: u64) {
     image.sync_all().expect("the image can be synced");
 }
 
-/// Takes a snapshot that keeps its image when it is deleted.
-async fn take(csi: &Csi, name: &str, volume: &str) -> String {
+async fn take(csi: &Csi, name: &str, volume: &str, parameters: &[(&str, &str)]) -> String {
     let request = csi::CreateSnapshotRequest {
-        parameters: map(&[("keepDeletedBases", "1")]),
+        parameters: map(parameters),
         ..requests::snapshot(name, volume)
     };
     let made = csi.ok(request).await.snapshot;
     made.expect("CreateSnapshot answers a snapshot").snapshot_id
-}
-
-/// The ranges that may differ.
-async fn delta(csi: &Csi, base: &str, target: &str) -> Vec<(u64, u64)> {
-    let answers = csi
-        .ok(csi::GetMetadataDeltaRequest {
-            base_snapshot_id: base.to_owned(),
-            target_snapshot_id: target.to_owned(),
-            ..Default::default()
-        })
-        .await;
-    let blocks = answers
-        .into_iter()
-        .flat_map(|answer| answer.block_metadata)
-        .map(|block| (block.byte_offset as u64, block.size_bytes as u64));
-    blocks.collect()
 }
 
 /// Reads these ranges of an image, past the page cache, and returns their MiB.

@@ -1,12 +1,14 @@
-//! fio on a mounted volume, against a loop device and mount made by hand with the same settings.
+//! fio on a mounted volume, against a loop device and mount made by hand with the same settings. And
+//! against a volume of a driver without `--enable-faults`, if neither has a fault.
 
 use std::path::Path;
 
 use hostloop_proto::csi;
-use hostloop_test::client::{map, new_volume};
+use hostloop_test::client::{Csi, map, new_volume};
 use hostloop_test::driver::DriverSpec;
 use hostloop_test::machine::{run, text};
 use hostloop_test::pools::{GIB, MIB, PoolFixture, PoolKind};
+use hostloop_test::requests::id_of;
 use hostloop_test::scratch::Scratch;
 
 use crate::calls::{delete, stage, unstage};
@@ -34,36 +36,73 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let staging = scratch.dir("staging");
-    let id = runtime.block_on(async {
-        let csi = driver.csi().await;
-        // Both sides are thick, because allocation is not measured here.
-        let request = csi::CreateVolumeRequest {
-            parameters: map(&[("provisioning", "thick")]),
-            ..new_volume("fio", VOLUME)
-        };
-        let made = csi
-            .ok(request)
-            .await
-            .volume
-            .expect("CreateVolume answers a volume");
-        stage(&csi, &made.volume_id, &staging).await;
-        made.volume_id
-    });
+    let id = runtime.block_on(async { mounted(&driver.csi().await, "fio", &staging).await });
     let hand = ByHand::new(pool.root(), scratch.dir("by-hand").as_path());
     let figures = PATTERNS
         .iter()
-        .map(|pattern| compare(pattern, &staging, &hand.at))
+        .map(|pattern| {
+            let what = "against a loop by hand";
+            compare(what, pattern, &staging, &hand.at, 0.97)
+        })
         .collect();
     drop(hand);
+    runtime.block_on(async { removed(&driver.csi().await, &id, &staging).await });
+    figures
+}
+
+/// Volumes without a fault, of a driver that allows faults against one that does not. Both are in one
+/// pool, so that its blocks make no difference.
+pub(crate) fn with_faults_allowed(runtime: &Runtime) -> Vec<Figure> {
+    let scratch = Scratch::new();
+    let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
+    let [without, with] = ["without", "with"].map(|name| scratch.dir(name));
+    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let first = runtime.block_on(async { mounted(&driver.csi().await, "first", &without).await });
+    driver.stop();
+    let spec = DriverSpec::new(&scratch, &[&pool]);
+    let driver = spec.args(["--enable-faults"]).start();
+    let second = runtime.block_on(async { mounted(&driver.csi().await, "second", &with).await });
+    let figures = PATTERNS
+        .iter()
+        .map(|pattern| {
+            let what = "with --enable-faults";
+            compare(what, pattern, &with, &without, 0.98)
+        })
+        .collect();
     runtime.block_on(async {
         let csi = driver.csi().await;
-        unstage(&csi, &id, &staging).await;
-        delete(&csi, &id).await;
+        removed(&csi, &second, &with).await;
+        removed(&csi, &first, &without).await;
     });
     figures
 }
 
-fn compare(pattern: &(&'static str, &'static str, u32), ours: &Path, floor: &Path) -> Figure {
+/// Creates a volume and mounts it there. Both sides of a figure are thick, because allocation is not
+/// measured here.
+async fn mounted(csi: &Csi, name: &str, staging: &Path) -> String {
+    let request = csi::CreateVolumeRequest {
+        parameters: map(&[("provisioning", "thick")]),
+        ..new_volume(name, VOLUME)
+    };
+    let id = id_of(csi.ok(request).await);
+    stage(csi, &id, staging).await;
+    id
+}
+
+/// Unmounts a volume, and deletes it.
+async fn removed(csi: &Csi, id: &str, staging: &Path) {
+    unstage(csi, id, staging).await;
+    delete(csi, id).await;
+}
+
+/// Lets fio work on both sides. `least`: the ratio that ours is to reach.
+fn compare(
+    what: &str,
+    pattern: &(&'static str, &'static str, u32),
+    ours: &Path,
+    floor: &Path,
+    least: f64,
+) -> Figure {
     let (mut ours_iops, mut floor_iops) = (Vec::new(), Vec::new());
     // The first round lays the file out and warms both up. It is not counted.
     for round in 0..=ROUNDS {
@@ -81,8 +120,8 @@ fn compare(pattern: &(&'static str, &'static str, u32), ours: &Path, floor: &Pat
         }
     }
     let (rw, block, depth) = pattern;
-    let what = format!("fio {rw} {block}, depth {depth}, against a loop by hand");
-    let aim = Aim::RatioAtLeast(0.97);
+    let what = format!("fio {rw} {block}, depth {depth}, {what}");
+    let aim = Aim::RatioAtLeast(least);
     Figure::beside(what, ours_iops, floor_iops, "IOPS", aim)
 }
 

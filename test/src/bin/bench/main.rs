@@ -17,6 +17,7 @@ mod measure;
 mod page;
 mod parallel;
 mod process;
+mod proxy;
 mod runtime;
 mod scale;
 mod sidecars;
@@ -57,6 +58,8 @@ const PARTS: &[Part] = &[
     ("stage", |runtime, _| stage::figures(runtime)),
     ("snapshot", |runtime, _| snapshot::figures(runtime)),
     ("fio", |runtime, _| disk::figures(runtime)),
+    ("faults", |runtime, _| disk::with_faults_allowed(runtime)),
+    ("proxy", |_, _| proxy::figures()),
     ("busy", |runtime, _| busy::figures(runtime)),
     ("copies", |runtime, args| {
         copies::figures(runtime, args.data)

@@ -163,7 +163,8 @@ impl Display for Figure {
             [] => Default::default(),
             floor => {
                 let ratio = median(&ratios(&self.ours, floor));
-                (with_unit(median(floor)), format!("{ratio:.2}×"))
+                let decimals = if ratio < 0.1 { 4 } else { 2 };
+                (with_unit(median(floor)), format!("{ratio:.decimals$}×"))
             }
         };
         write!(

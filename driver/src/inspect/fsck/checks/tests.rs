@@ -217,6 +217,7 @@ impl Scene {
             over,
             limit: None,
             file: None,
+            ranges: Vec::new(),
         }));
     }
 
