@@ -25,9 +25,11 @@ use crate::{
 };
 
 mod device_nodes;
+mod diskseq;
 
 pub(super) use device_nodes::keep_spares;
 use device_nodes::open_node;
+pub(super) use diskseq::diskseq;
 
 /// How many minors an attach tries. Another process may take the offered device before the attach,
 /// but hardly so many times in a row.
@@ -548,18 +550,6 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
         .file
         .sync_all()
         .map_err(|e| Error::io("fsync", device.path(), e))
-}
-
-/// The kernel counts on at each attach of a file to any device, and at each detach.
-pub(super) fn diskseq(minor: u32) -> Result<Option<u64>> {
-    let path = sysfs(minor, "diskseq");
-    let Some(text) = unless_gone(read_attribute(&path))? else {
-        return Ok(None);
-    };
-    let number = text
-        .parse::<u64>()
-        .map_err(|e| Error::io("read", path, io::Error::other(e)))?;
-    Ok(Some(number))
 }
 
 /// See `Documentation/block/stat.rst` of the kernel: the fifth field counts writes, the twelfth
