@@ -139,6 +139,7 @@ fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> co
         },
         capabilities: capability_rules(args),
         faults: on.enable_faults,
+        kernels: Kernels::at(args.volumes.kernels.clone()),
     }
 }
 

@@ -39,6 +39,8 @@ pub(super) struct Slot {
     pub(super) size_limit: u64,
     pub(super) block_size: u32,
     pub(super) label: String,
+    /// The number of this attachment.
+    pub(super) diskseq: u64,
     /// The filesystem of the backing file does not answer.
     pub(super) silent: bool,
 }
@@ -87,6 +89,7 @@ pub(super) struct State {
     /// The loop devices that every new mount of a btrfs is on, if not the one that it names.
     pub(super) scanned: Option<Vec<u32>>,
     next_mount: u64,
+    next_diskseq: u64,
 }
 
 impl Default for State {
@@ -124,6 +127,7 @@ impl Default for State {
             unasked: false,
             scanned: None,
             next_mount: 3,
+            next_diskseq: 1,
         }
     }
 }
@@ -208,8 +212,10 @@ impl State {
             size_limit: 0,
             block_size: BLOCK_SIZE,
             label: spec.label.to_owned(),
+            diskseq: self.next_diskseq,
             silent: false,
         };
+        self.next_diskseq += 1;
         self.loops.insert(minor, slot);
         self.open(minor)
     }
