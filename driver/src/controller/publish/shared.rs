@@ -76,8 +76,9 @@ impl Controller {
         let anchors = self.anchors(record.id)?;
         may_release(node, &anchors.holders(record.id)?)?;
         let record = self.remove_publication(record, node)?;
-        // Also if an earlier call removed the last publication, and did not finish.
-        if record.publications.is_empty() && record.stage.is_some() {
+        // Also if an earlier call removed the last publication, and did not finish. The record may have
+        // lost its staging: that part is not synced.
+        if record.publications.is_empty() {
             anchors.release(&record)?;
         }
         Ok(())

@@ -19,6 +19,11 @@ impl Anchors for Node {
         let look = self.certain_look()?;
         let own = look.devices.of_volume(&self.identity(record));
         self.sweep(&look, &own)?;
+        if record.stage.is_none() && !own.is_empty() && look.is_unpinned(&own) {
+            // The record has lost its staging, which is not synced. An earlier node may know the device
+            // of before, so this one gets another.
+            self.release(record)?;
+        }
         let requested = Requested {
             path: self.make_anchor(record.id)?,
             capability: capability.clone(),

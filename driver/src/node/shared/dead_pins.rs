@@ -67,6 +67,12 @@ pub(super) struct CertainLook {
 }
 
 impl CertainLook {
+    /// True if no node has pinned any of these devices, those aside that are certainly gone.
+    pub(super) fn is_unpinned(&self, minors: &BTreeSet<u32>) -> bool {
+        let mut pins = self.devices.pins_over(minors);
+        pins.all(|pin| self.gone.contains(pin))
+    }
+
     /// UNAVAILABLE while it is not certain which nodes have pinned one of these devices: a node may be
     /// gone, or may not, or the kernel can't describe a device that may be a pin.
     pub(super) fn refuse_uncertain(&self, volume: VolumeId, minors: &BTreeSet<u32>) -> Result<()> {

@@ -66,7 +66,13 @@ impl Devices {
 
     /// True if any node has pinned a device, alive or not.
     pub(super) fn is_pinned(&self, minor: u32) -> bool {
-        self.pins.iter().any(|pin| pin.over == minor)
+        self.pins_over(&BTreeSet::from([minor])).next().is_some()
+    }
+
+    /// The pins on these devices, of nodes that are alive or not.
+    pub(super) fn pins_over(&self, minors: &BTreeSet<u32>) -> impl Iterator<Item = &Pin> {
+        let pins = self.pins.iter();
+        pins.filter(move |pin| minors.contains(&pin.over))
     }
 
     /// The nodes with a live pin on one of these devices.

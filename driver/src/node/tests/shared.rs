@@ -328,6 +328,34 @@ fn an_owner_that_comes_back_finds_its_device(
     m.assert_unused(id, "detached");
 }
 
+/// The part of a record that has the staging is not synced.
+#[rstest]
+#[case::filesystem(ext4(), single())]
+#[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+fn a_volume_that_has_lost_its_staging_gets_another_device(
+    #[case] access: Access,
+    #[case] capability: csi::VolumeCapability,
+) {
+    let m = Machine::new();
+    let id = m.o.create(access, BYTES);
+    let lose = || m.o.pools().update_volume(&id, |record| record.stage = None);
+    let before = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &before, &capability).unwrap();
+    lose().unwrap();
+    // In use, it stays.
+    assert_eq!(m.o.attach(id, "u", &capability).unwrap(), before);
+    m.u.end_use(id).unwrap();
+    lose().unwrap();
+    let after = m.o.attach(id, "u", &capability).unwrap();
+    assert_ne!(after, before);
+    refused!(m.u.stage(id, &before, &capability), Error::NotYet(_));
+    m.u.use_it(id, &after, &capability).unwrap();
+    m.u.end_use(id).unwrap();
+    lose().unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
+
 #[test]
 fn a_user_has_size_usage_and_health_of_its_mount_alone() {
     let m = Machine::new();
