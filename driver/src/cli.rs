@@ -116,6 +116,10 @@ pub struct StatusArgs {
     #[arg(long, value_name = "ID,...", value_delimiter = ',')]
     pub extents: Vec<String>,
 
+    /// The driver's directory with the nodes that share a kernel, to show them
+    #[arg(long, value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
+
     /// The configured pools
     #[command(flatten)]
     pub pools: PoolArgs,

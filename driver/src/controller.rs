@@ -2,9 +2,11 @@
 //! runtime. The gRPC server calls them on blocking threads and holds the locks of the named
 //! objects.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 mod accessibility;
+mod anchors;
 pub mod capabilities;
 mod capability_set;
 mod capacity;
@@ -26,11 +28,15 @@ mod volumes;
 mod tests;
 
 pub use crate::csi::error::{Error, Result};
+pub use anchors::Anchors;
+
+use hostloop_proto::csi;
 
 use self::parameters::UnknownKeys;
 use crate::csi::capability::CapabilityRules;
 use crate::csi::topology::{Segments, Topology};
-use crate::storage::Pools;
+use crate::reach::kernels::Kernels;
+use crate::storage::{Pools, VolumeRecord};
 
 /// What the command line says about the controller services.
 #[derive(Clone, Debug)]
@@ -60,6 +66,8 @@ pub struct Config {
     pub capabilities: CapabilityRules,
     /// Serve faults on request (`--enable-faults`).
     pub faults: bool,
+    /// Which nodes share a kernel (`--kernels`).
+    pub kernels: Kernels,
 }
 
 /// The form of changed-block answers.
@@ -87,6 +95,7 @@ impl Config {
             metadata_blocks: MetadataBlocks::Variable,
             capabilities: CapabilityRules::default(),
             faults: false,
+            kernels: Kernels::default(),
         }
     }
 }
@@ -98,6 +107,8 @@ pub struct Controller {
     /// The command line's settings.
     pub config: Config,
     slots: publish::Slots,
+    /// Attaches the devices of shared volumes; `None` if this driver has no such volumes.
+    anchors: Option<Arc<dyn Anchors>>,
 }
 
 impl Controller {
@@ -107,6 +118,15 @@ impl Controller {
             pools,
             config,
             slots: publish::Slots::default(),
+            anchors: None,
+        }
+    }
+
+    /// Serves volumes that all nodes of a kernel may use.
+    pub fn with_anchors(self, anchors: Arc<dyn Anchors>) -> Controller {
+        Controller {
+            anchors: Some(anchors),
+            ..self
         }
     }
 
@@ -118,5 +138,21 @@ impl Controller {
     /// The topology of all volumes and snapshots on this node.
     fn here(&self) -> Result<Arc<Segments>> {
         Ok(self.config.topology.segments()?)
+    }
+
+    /// The nodes that share this node's kernel, with this node; empty if no kernel is shared.
+    fn kernel_nodes(&self) -> BTreeSet<String> {
+        let kernel = self.config.kernels.of(&self.config.node_id);
+        kernel.map(|kernel| kernel.nodes).unwrap_or_default()
+    }
+
+    /// The message for a volume.
+    fn message_of(&self, record: &VolumeRecord) -> Result<csi::Volume> {
+        let nodes = if record.is_shared() {
+            self.kernel_nodes()
+        } else {
+            BTreeSet::new()
+        };
+        Ok(to_proto::volume(record, &*self.here()?, &nodes))
     }
 }

@@ -63,6 +63,9 @@ pub fn at_rest(pools: &Pools, volume: &str, requested: Option<&ClaimFault>) -> O
     let record = handle.and_then(|handle| pools.volume(&handle).ok())?;
     match (&record.fault, requested) {
         (None, None) => Some(FaultReport::none()),
+        (None, Some(requested)) if record.is_shared() => {
+            Some(refused(requested, &Obstacle::Shared))
+        }
         (None, Some(requested)) if record.stage.is_none() => Some(waiting(requested)),
         _ => None,
     }

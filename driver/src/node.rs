@@ -25,6 +25,7 @@ mod read_only_caches;
 mod read_only_loop;
 mod replay;
 mod same_uuid;
+mod shared;
 mod stage;
 mod stats;
 mod target_path;
@@ -38,9 +39,11 @@ pub use inline_limits::InlineLimits;
 pub use read_only_caches::ReadOnlyCaches;
 
 use self::inline_limits::NewInlineVolumes;
+use self::shared::Pinning;
 use self::unknown_mounts::UnknownMounts;
 use crate::csi::capability::CapabilityRules;
 use crate::csi::topology::Topology;
+use crate::reach::kernels::Kernels;
 use crate::storage::{Capability, Pools};
 
 /// A requested staging or publication.
@@ -77,6 +80,8 @@ pub struct Config {
     pub inline: InlineLimits,
     /// Volumes may have the faults that their claims ask for (`--enable-faults`).
     pub faults: bool,
+    /// Which nodes share a kernel (`--kernels`).
+    pub kernels: Kernels,
 }
 
 impl Config {
@@ -93,6 +98,7 @@ impl Config {
             capabilities: CapabilityRules::default(),
             inline: InlineLimits::default(),
             faults: false,
+            kernels: Kernels::default(),
         }
     }
 }
@@ -105,6 +111,7 @@ pub struct Node {
     pub config: Config,
     making: NewInlineVolumes,
     unknown_mounts: UnknownMounts,
+    pinning: Pinning,
 }
 
 impl Node {
@@ -115,6 +122,7 @@ impl Node {
             config,
             making: NewInlineVolumes::default(),
             unknown_mounts: UnknownMounts::default(),
+            pinning: Pinning::default(),
         }
     }
 }

@@ -15,6 +15,7 @@ mod fault_disk_record;
 mod fault_record;
 mod growth_intent;
 pub mod id;
+mod reach;
 mod unusable_record;
 
 pub use cut_mark::CutMark;
@@ -23,6 +24,7 @@ pub use fault_record::FaultRecord;
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
 use id::{GroupId, SnapshotId, VolumeId};
+pub use reach::Reach;
 pub use unusable_record::UnusableRecord;
 pub(crate) use unusable_record::check_schema;
 
@@ -135,9 +137,18 @@ pub struct VolumeRecord {
     /// builds can't read a record that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub fault_disk: Option<Box<FaultDiskRecord>>,
+    /// The nodes that may use the volume. Earlier builds can't read a record that has it: they would
+    /// give the volume's device to one node while others use it.
+    #[serde(default, skip_serializing_if = "Reach::is_node")]
+    pub reach: Reach,
 }
 
 impl VolumeRecord {
+    /// True if all nodes that share a kernel may use the volume.
+    pub fn is_shared(&self) -> bool {
+        self.reach == Reach::Kernel
+    }
+
     /// True if nothing was written to the volume: it has no source, and was never published or
     /// staged.
     pub fn is_empty(&self) -> bool {

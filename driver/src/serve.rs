@@ -167,8 +167,8 @@ async fn work(
     let stop = CancellationToken::new();
     let mut roles = Tasks::default();
 
-    let controller = Controller::new(pools.clone(), settings.controller);
     let node = Arc::new(Node::new(pools.clone(), settings.node));
+    let controller = Controller::new(pools.clone(), settings.controller).with_anchors(node.clone());
     let identity = settings.identity.clone();
     let server = Server::new(settings.identity, Arc::new(controller), node.clone())
         .with_faults(outputs.faults.clone());

@@ -61,6 +61,6 @@ pub use crate::record::id::{
 };
 pub use crate::record::{
     Access, AccessMode, Capability, Consistency, CutMark, DiskFile, FaultDiskRecord, Format,
-    FreezeIntent, GroupRecord, GrowthIntent, Provisioning, Publication, Settings, SnapshotRecord,
-    Source, Stage, VolumeRecord, VolumeSize,
+    FreezeIntent, GroupRecord, GrowthIntent, Provisioning, Publication, Reach, Settings,
+    SnapshotRecord, Source, Stage, VolumeRecord, VolumeSize,
 };

@@ -142,6 +142,10 @@ impl LoopDevices for Linux {
         Ok(loopdev::infos(self, &[minor]).pop())
     }
 
+    fn loop_diskseq(&self, minor: u32) -> Result<Option<u64>> {
+        loopdev::diskseq(minor)
+    }
+
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
         loopdev::open(self, minor, backing)
     }

@@ -41,6 +41,10 @@ pub trait LoopDevices {
     /// One loop device; `None` if nothing is attached to it.
     fn loop_info(&self, minor: u32) -> Result<Option<LoopInfo>>;
 
+    /// The number of this attachment: no other one of any disk has it, in this boot. `None` before
+    /// Linux 5.15. It says nothing unless the device is open: another file may be attached next.
+    fn loop_diskseq(&self, minor: u32) -> Result<Option<u64>>;
+
     /// Opens an attached device, which keeps the kernel from detaching it under the caller.
     /// [`Error::NotFound`] if it no longer has this backing file.
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice>;

@@ -1,4 +1,7 @@
-//! The topology of volumes and snapshots, which exist on this node only. Pure.
+//! The topology of volumes and snapshots. They exist on this node only, and nodes that share its kernel
+//! may use some of them. Pure.
+
+use std::collections::BTreeSet;
 
 use hostloop_proto::csi;
 
@@ -15,6 +18,21 @@ pub(super) fn accessible(ours: &Segments) -> Vec<csi::Topology> {
     } else {
         vec![topology]
     }
+}
+
+/// The `accessible_topology` of a volume that these nodes may use, because they share this node's
+/// kernel: this node comes first. The names of nodes are the values of the only key.
+pub(super) fn of_kernel(ours: &Segments, nodes: &BTreeSet<String>) -> Vec<csi::Topology> {
+    let mut topology = accessible(ours);
+    let mut segments = ours.iter();
+    let (Some((key, own)), None) = (segments.next(), segments.next()) else {
+        return topology;
+    };
+    let others = nodes.iter().filter(|node| *node != own);
+    topology.extend(others.map(|node| csi::Topology {
+        segments: Segments::from([(key.clone(), node.clone())]),
+    }));
+    topology
 }
 
 /// True if this node has every segment of a topology. It may have more.
@@ -129,6 +147,32 @@ mod tests {
                 preferred: vec![us()],
             };
             assert_eq!(names_us_alone(Some(&requirement), &ours), expected);
+        }
+    }
+
+    #[test]
+    fn a_shared_volume_is_accessible_from_each_node_of_the_kernel() {
+        // Our segments, the listed nodes → the entries
+        let table: [(&str, &[&str], &[&str]); 5] = [
+            (
+                "t/node=n2",
+                &["n1", "n2", "n3"],
+                &["t/node=n2", "t/node=n1", "t/node=n3"],
+            ),
+            ("t/node=n2", &["n2"], &["t/node=n2"]),
+            ("t/node=n2", &[], &["t/node=n2"]),
+            // Others may be in another zone.
+            ("t/node=n2 zone=z", &["n1", "n2"], &["t/node=n2 zone=z"]),
+            ("", &["n1", "n2"], &[]),
+        ];
+        for (ours, nodes, expected) in table {
+            let nodes = nodes.iter().map(|node| (*node).to_owned()).collect();
+            let expected: Vec<csi::Topology> = expected.iter().map(|text| place(text)).collect();
+            assert_eq!(
+                of_kernel(&pairs(ours), &nodes),
+                expected,
+                "{ours} {nodes:?}"
+            );
         }
     }
 

@@ -6,8 +6,9 @@ use hostloop_proto::csi;
 
 use super::{Controller, Error, Result};
 use crate::csi::capability::{RequestedCapability, own_fs};
+use crate::csi::expansion::{self, GrowthTime};
+use crate::csi::int64;
 use crate::csi::validate::{self, SizeRange, invalid};
-use crate::csi::{expansion, int64};
 use crate::kernel::FsType;
 use crate::storage::{VolumeRecord, VolumeSize};
 
@@ -20,16 +21,33 @@ impl Controller {
     ) -> Result<csi::ControllerExpandVolumeResponse> {
         let (record, size) = self.plan_expansion(&req)?;
         if size.bytes > record.capacity_bytes && own_fs(&record) == Some(FsType::Ext4) {
-            self.check_growth(&self.pools.open_image(&record, false)?, size.bytes)?;
+            let image = self.pools.open_image(&record, false)?;
+            self.check_growth(&image, size.bytes, self.growth_time(&record))?;
         }
         let record = self
             .pools
             .expand_volume(&record.id, size)
             .map_err(Error::of_expansion)?;
+        if record.is_shared() {
+            // The other nodes see the size that its own node gives the device.
+            self.anchors(record.id)?.grow(&record)?;
+        }
         Ok(csi::ControllerExpandVolumeResponse {
             capacity_bytes: int64(record.capacity_bytes),
             node_expansion_required: true,
         })
+    }
+
+    /// When the filesystem of a volume grows. A shared one is not unmounted as long as any node uses
+    /// it.
+    fn growth_time(&self, record: &VolumeRecord) -> GrowthTime {
+        if record.is_shared() && record.stage.is_some() {
+            GrowthTime::Mounted {
+                is_permitted: self.pools.kernel().grows_mounted(FsType::Ext4),
+            }
+        } else {
+            GrowthTime::Any
+        }
     }
 
     /// True if ControllerExpandVolume refuses this request without a look at disks.
@@ -49,6 +67,9 @@ impl Controller {
             return Err(invalid("capacity_range", "is required").into());
         }
         let record = self.volume("volume_id", &req.volume_id)?;
+        if record.is_shared() {
+            self.anchors(record.id)?;
+        }
         if let Some(value) = &req.volume_capability {
             const FIELD: &str = "volume_capability";
             let requested =

@@ -3,6 +3,7 @@
 //! Lists are in the order of creation, which is the order of the IDs. A token is the last ID of the
 //! previous page, so it stays valid when objects are created or deleted between two pages.
 
+use std::collections::BTreeSet;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -87,12 +88,17 @@ impl Controller {
     pub fn list_volumes(&self, req: csi::ListVolumesRequest) -> Result<csi::ListVolumesResponse> {
         use csi::list_volumes_response::{Entry, VolumeStatus};
         let page = Page::read(req.max_entries, &req.starting_token, VolumeId::uuid)?;
-        let volumes = self.pools.volumes().into_iter();
+        let volumes = self.pools.volumes();
         let here = self.here()?;
-        let rest = volumes.filter(|v| page.reaches(v.id.uuid()));
+        let nodes = if volumes.iter().any(|v| v.is_shared()) {
+            self.kernel_nodes()
+        } else {
+            BTreeSet::new()
+        };
+        let rest = volumes.into_iter().filter(|v| page.reaches(v.id.uuid()));
         let (entries, next_token) = page.fill(rest.map(|v| {
             let entry = Entry {
-                volume: Some(to_proto::volume(&v, &here)),
+                volume: Some(to_proto::volume(&v, &here, &nodes)),
                 status: self.config.attach.then(|| VolumeStatus {
                     published_node_ids: to_proto::nodes(&v),
                 }),

@@ -8,7 +8,7 @@ use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
 
 use crate::csi::validate::{self, Invalid, invalid};
 use crate::kernel::{FsType, check_mkfs_options};
-use crate::storage::{self, Consistency, Provisioning, Settings};
+use crate::storage::{self, Consistency, Provisioning, Reach, Settings};
 
 mod class_parameter;
 mod fault_disk;
@@ -60,6 +60,8 @@ pub struct Class {
     pub allow_volume_mode_change: bool,
     /// The fault of a volume, unless its claim says another one.
     pub fault: Option<ClaimFault>,
+    /// `reach`: the nodes that may use its volumes.
+    pub reach: Reach,
     /// `faultDisk`: volumes are on fault disks.
     pub fault_disk: bool,
     /// `faultDiskCache`: the size of their write caches in bytes.
@@ -363,6 +365,10 @@ fn provisioning(value: &str) -> Result<Provisioning, &'static str> {
         "thick" => Ok(Provisioning::Thick),
         _ => Err("is neither thin nor thick"),
     }
+}
+
+fn reach(value: &str) -> Result<Reach, &'static str> {
+    Reach::parse(value).ok_or("is neither node nor kernel")
 }
 
 fn consistency(value: &str) -> Result<Consistency, &'static str> {

@@ -1,7 +1,9 @@
 //! ControllerPublishVolume and ControllerUnpublishVolume: record the nodes that may use a volume.
-//! The Node service does the actual attach.
+//! The Node service does the actual attach. [`shared`] has what is different for volumes that all
+//! nodes of a kernel may use.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use hostloop_proto::csi;
 
@@ -10,6 +12,8 @@ use crate::csi::capability::{RequestedCapability, compatible};
 use crate::csi::validate::{self, invalid};
 use crate::kernel::under_way::{UnderWay, UnderWayGuard};
 use crate::storage::{self, Publication, VolumeHandle, VolumeId, VolumeRecord};
+
+mod shared;
 
 /// The action of ControllerPublishVolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,24 +24,36 @@ enum ControllerPublish {
     Done,
 }
 
-/// Compares a publication with the recorded ones.
+/// Compares a publication with the recorded one of the same node.
+fn decide_at(
+    record: &VolumeRecord,
+    node: &str,
+    requested: &Publication,
+) -> Result<ControllerPublish> {
+    let Some(published) = record.publications.get(node) else {
+        return Ok(ControllerPublish::Record);
+    };
+    let same = published.readonly == requested.readonly
+        && compatible(&published.capability, &requested.capability);
+    if same {
+        Ok(ControllerPublish::Done)
+    } else {
+        Err(Error::AlreadyExists(format!(
+            "volume {} is published to node {node} already, {} and for another use",
+            record.id,
+            if published.readonly {
+                "read-only"
+            } else {
+                "writable"
+            },
+        )))
+    }
+}
+
+/// Compares a publication with the recorded ones of a volume of this node alone.
 fn decide(record: &VolumeRecord, node: &str, requested: &Publication) -> Result<ControllerPublish> {
-    if let Some(published) = record.publications.get(node) {
-        let same = published.readonly == requested.readonly
-            && compatible(&published.capability, &requested.capability);
-        return if same {
-            Ok(ControllerPublish::Done)
-        } else {
-            Err(Error::AlreadyExists(format!(
-                "volume {} is published to node {node} already, {} and for another use",
-                record.id,
-                if published.readonly {
-                    "read-only"
-                } else {
-                    "writable"
-                },
-            )))
-        };
+    if decide_at(record, node, requested)? == ControllerPublish::Done {
+        return Ok(ControllerPublish::Done);
     }
     // A publication to another node means that this node had another ID before.
     match record.publications.keys().next() {
@@ -98,8 +114,7 @@ impl Controller {
         // An invalid capability is reported before an unknown volume.
         let requested = RequestedCapability::read(FIELD, req.volume_capability.as_ref(), rules)?;
         let record = self.volume("volume_id", &req.volume_id)?;
-        let node = &self.config.node_id;
-        if req.node_id != *node {
+        if !record.is_shared() && req.node_id != self.config.node_id {
             return Err(lookup::not_found("node", &req.node_id));
         }
         let capability = requested.of(&record).map_err(|why| invalid(FIELD, why))?;
@@ -107,23 +122,39 @@ impl Controller {
             capability,
             readonly: req.readonly,
         };
-        match decide(&record, node, &publication)? {
+        let publish_context = if record.is_shared() {
+            self.publish_shared(&record, &req.node_id, publication)?
+                .write()
+        } else {
+            let step = decide(&record, &req.node_id, &publication)?;
+            self.record_publication(&record, &req.node_id, publication, step)?;
+            BTreeMap::new()
+        };
+        Ok(csi::ControllerPublishVolumeResponse { publish_context })
+    }
+
+    /// Records a publication to a node, and syncs the record.
+    fn record_publication(
+        &self,
+        record: &VolumeRecord,
+        node: &str,
+        publication: Publication,
+        step: ControllerPublish,
+    ) -> Result<Arc<VolumeRecord>> {
+        match step {
             // An earlier call may have failed or died before the record was synced.
-            ControllerPublish::Done => {
-                self.pools.update_volume(&record.id, |_| {})?;
-            }
+            ControllerPublish::Done => Ok(self.pools.update_volume(&record.id, |_| {})?),
             ControllerPublish::Record => {
+                // The slots are of this node.
                 let limit = self.config.attach_limit;
-                let _slot = limit.map(|limit| self.slot(&record, limit)).transpose()?;
-                self.pools.update_volume(&record.id, |record| {
-                    record.publications.insert(node.clone(), publication);
+                let limit = limit.filter(|_| node == self.config.node_id);
+                let _slot = limit.map(|limit| self.slot(record, limit)).transpose()?;
+                Ok(self.pools.update_volume(&record.id, |record| {
+                    record.publications.insert(node.to_owned(), publication);
                     record.fresh = false;
-                })?;
+                })?)
             }
         }
-        Ok(csi::ControllerPublishVolumeResponse {
-            publish_context: Default::default(),
-        })
     }
 
     fn slot(&self, record: &VolumeRecord, limit: u64) -> Result<PublicationSlot<'_>> {
@@ -154,23 +185,36 @@ impl Controller {
         let Some(record) = record else {
             return done;
         };
-        let is_published = if req.node_id.is_empty() {
+        if record.is_shared() {
+            self.unpublish_shared(&record, &req.node_id)?;
+        } else {
+            self.remove_publication(&record, &req.node_id)?;
+        }
+        done
+    }
+
+    /// Removes the publication to a node from the record, or all of them if `node` is empty.
+    fn remove_publication(
+        &self,
+        record: &Arc<VolumeRecord>,
+        node: &str,
+    ) -> Result<Arc<VolumeRecord>> {
+        let is_published = if node.is_empty() {
             !record.publications.is_empty()
         } else {
-            record.publications.contains_key(&req.node_id)
+            record.publications.contains_key(node)
         };
         if !is_published {
             self.pools.acknowledge_volume(&record.id)?;
-            return done;
+            return Ok(record.clone());
         }
-        self.pools.update_volume(&record.id, |record| {
-            if req.node_id.is_empty() {
+        Ok(self.pools.update_volume(&record.id, |record| {
+            if node.is_empty() {
                 record.publications.clear();
             } else {
-                record.publications.remove(&req.node_id);
+                record.publications.remove(node);
             }
-        })?;
-        done
+        })?)
     }
 }
 

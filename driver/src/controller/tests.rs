@@ -12,6 +12,7 @@ mod missing;
 mod powercut;
 mod publishing;
 mod reading;
+mod shared;
 mod sizes;
 mod snapshots;
 mod topology;

@@ -1,13 +1,16 @@
 //! Converts records to protocol messages. Pure.
 
+use std::collections::{BTreeMap, BTreeSet};
+
+use hostloop_controllers::api::constants::{REACH, REACH_KERNEL};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSource};
 use prost_types::Timestamp;
 
-use super::accessibility::accessible;
+use super::accessibility::{accessible, of_kernel};
 use crate::csi::topology::Segments;
 use crate::csi::{capacity_range, int64};
-use crate::storage::{GroupRecord, SnapshotRecord, Source, VolumeRecord};
+use crate::storage::{GroupRecord, Reach, SnapshotRecord, Source, VolumeRecord};
 
 /// The ID under which callers know a volume: kubelet's handle for an inline volume.
 pub(super) fn volume_id(record: &VolumeRecord) -> String {
@@ -17,14 +20,26 @@ pub(super) fn volume_id(record: &VolumeRecord) -> String {
         .map_or_else(|| record.id.to_string(), str::to_owned)
 }
 
-/// Converts a volume. Its context is empty: the record has all data that the node needs.
-pub(super) fn volume(record: &VolumeRecord, ours: &Segments) -> csi::Volume {
+/// Converts a volume. Its context is empty: the record has all data that the node needs. That of a
+/// shared volume says so to the controllers, and it is accessible from the `nodes` of this kernel.
+pub(super) fn volume(
+    record: &VolumeRecord,
+    ours: &Segments,
+    nodes: &BTreeSet<String>,
+) -> csi::Volume {
+    let (volume_context, accessible_topology) = match record.reach {
+        Reach::Node => (BTreeMap::new(), accessible(ours)),
+        Reach::Kernel => (
+            BTreeMap::from([(REACH.to_owned(), REACH_KERNEL.to_owned())]),
+            of_kernel(ours, nodes),
+        ),
+    };
     csi::Volume {
         capacity_bytes: int64(record.capacity_bytes),
         volume_id: volume_id(record),
-        volume_context: Default::default(),
+        volume_context,
         content_source: record.source.as_deref().map(source),
-        accessible_topology: accessible(ours),
+        accessible_topology,
     }
 }
 

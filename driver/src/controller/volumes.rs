@@ -6,21 +6,25 @@ use hostloop_fault_disk::limits::Limits;
 use hostloop_proto::csi;
 use hostloop_terminal::humanize::exact_bytes;
 
+use super::parameters::Class;
 use super::{Controller, Error, Result, lookup, parameters, to_proto};
 use crate::csi::capability::carried_fs;
 use crate::csi::capacity_range;
+use crate::csi::expansion::GrowthTime;
 use crate::csi::validate::invalid;
-use crate::kernel::{self, FsType};
+use crate::kernel::{self, FsType, LoopScope};
 use crate::storage::{
-    self, FaultDiskRecord, LocatedSource, NewVolume, Pool, VolumeHandle, VolumeRecord,
+    self, FaultDiskRecord, LocatedSource, NewVolume, Pool, Reach, VolumeHandle, VolumeRecord,
 };
 
 mod content_source;
 mod create_request;
 mod existing_volume;
+mod reach;
 mod validate;
 
 use create_request::CreateRequest;
+use reach::ReachFacts;
 
 /// A new volume, decided by what is in memory.
 struct Plan {
@@ -54,7 +58,7 @@ impl Controller {
             None => self.make(request)?,
         };
         Ok(csi::CreateVolumeResponse {
-            volume: Some(to_proto::volume(&record, &*self.here()?)),
+            volume: Some(self.message_of(&record)?),
         })
     }
 
@@ -64,11 +68,15 @@ impl Controller {
         if let Some(fs) = fs {
             self.require_tools(fs)?;
         }
+        if new.reach == Reach::Kernel {
+            self.require_numbers()?;
+        }
         let capacity_bytes = new.capacity_bytes;
         if let (Some(source), Some(FsType::Ext4)) = (&source, fs)
             && capacity_bytes > source.bytes()
         {
-            self.check_growth(&self.pools.open_source(source)?, capacity_bytes)?;
+            let image = self.pools.open_source(source)?;
+            self.check_growth(&image, capacity_bytes, GrowthTime::Any)?;
         }
         let has_options = !new.mkfs_options.is_empty();
         self.pools
@@ -122,6 +130,9 @@ impl Controller {
         let requested = request.capabilities.on_volume_with(source_fs);
         let fs = requested.fs();
         requested.check_mount_options("volume_capabilities")?;
+        if request.class.reach == Reach::Kernel {
+            self.reach_facts(&request.class, fs)?.check()?;
+        }
         // A copy of a filesystem needs no mkfs, whatever the class of its source allowed once.
         if source_fs.is_none() {
             request.class.check_mkfs_options(fs)?;
@@ -152,6 +163,7 @@ impl Controller {
             source: source.as_ref().map(LocatedSource::recorded),
             inline: None,
             fault_disk,
+            reach: request.class.reach,
         };
         let format = new.format(source.as_ref().map(LocatedSource::format));
         new.requested_bytes = capacity_range::requested(request.range, capacity_bytes, format);
@@ -174,6 +186,32 @@ impl Controller {
             cache_bytes: class.fault_disk_cache,
             limits: changes.limits.apply(Limits::default()),
         }))
+    }
+
+    /// What decides whether this node has volumes that others of its kernel may use.
+    fn reach_facts(&self, class: &Class, fs: Option<FsType>) -> Result<ReachFacts> {
+        let kernels = &self.config.kernels;
+        Ok(ReachFacts {
+            attaches: self.config.attach,
+            is_on: self.anchors.is_some() && kernels.is_on(),
+            is_listed: kernels.of(&self.config.node_id).is_some(),
+            fs,
+            has_fault_disk: class.fault_disk,
+            has_fault: class.fault.is_some(),
+            keys: self.here()?.len(),
+        })
+    }
+
+    /// Fails if the kernel does not number the attachments of loop devices. With `--kernels`, this
+    /// node has at least one device: its marker.
+    fn require_numbers(&self) -> Result<()> {
+        let kernel = self.pools.kernel();
+        let attached = kernel.known_loops(LoopScope::All)?;
+        let mut is_numbered = attached.is_empty();
+        for minor in attached.iter().map(|device| device.minor) {
+            is_numbered = is_numbered || kernel.loop_diskseq(minor)?.is_some();
+        }
+        reach::require_numbers(is_numbered)
     }
 
     /// Fails if the tools of a filesystem are not installed.
@@ -204,7 +242,8 @@ impl Controller {
         let Some(record) = record else {
             return done;
         };
-        if let (true, Some(node)) = (self.config.attach, record.publications.keys().next()) {
+        let is_attached = self.config.attach || record.is_shared();
+        if let (true, Some(node)) = (is_attached, record.publications.keys().next()) {
             return Err(Error::FailedPrecondition(format!(
                 "volume {handle} is published to node {node}: unpublish it first"
             )));
@@ -220,7 +259,7 @@ impl Controller {
         use csi::controller_get_volume_response::VolumeStatus;
         let record = self.volume("volume_id", &req.volume_id)?;
         Ok(csi::ControllerGetVolumeResponse {
-            volume: Some(to_proto::volume(&record, &*self.here()?)),
+            volume: Some(self.message_of(&record)?),
             status: Some(VolumeStatus {
                 published_node_ids: to_proto::nodes(&record),
             }),

@@ -238,7 +238,7 @@ pub(crate) fn compatible(present: &Capability, requested: &Capability) -> bool {
 }
 
 /// The mount options that label files for SELinux. Only they may have commas, in quotes.
-fn labels(access: &Access) -> Vec<String> {
+pub(crate) fn labels(access: &Access) -> Vec<String> {
     let mut is_quoted = false;
     let options = access.flags().join(",");
     let words = options.split(|c| {

@@ -3,8 +3,10 @@
 use std::path::PathBuf;
 
 use super::topology;
-use super::validate::Invalid;
+use super::validate::{Invalid, invalid};
 use crate::kernel;
+use crate::reach::context::InvalidContext;
+use crate::reach::decide::Refusal;
 use crate::storage;
 
 /// Result of a call.
@@ -45,6 +47,10 @@ pub enum Error {
     /// do.
     #[error("{0}")]
     FailedPrecondition(String),
+    /// UNAVAILABLE: something else has to happen first, and then a retry succeeds; the message says
+    /// what.
+    #[error("{0}")]
+    NotYet(String),
     /// ABORTED: an invalid starting token.
     #[error("starting_token: {0}")]
     BadToken(String),
@@ -70,6 +76,18 @@ pub enum Error {
     Pool(#[from] storage::Error),
     #[error(transparent)]
     Kernel(#[from] kernel::Error),
+}
+
+impl From<Refusal> for Error {
+    fn from(refusal: Refusal) -> Error {
+        Error::FailedPrecondition(refusal.to_string())
+    }
+}
+
+impl From<InvalidContext> for Error {
+    fn from(InvalidContext { key, why }: InvalidContext) -> Error {
+        invalid(format!("publish_context[{key:?}]"), why).into()
+    }
 }
 
 impl Error {

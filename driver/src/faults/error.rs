@@ -31,6 +31,10 @@ pub enum Obstacle {
     PoolNearlyFull,
     #[error("another program has frozen its filesystem already")]
     FrozenByOthers,
+    /// A fault would be one of all nodes that use the volume. They also take a limited device for
+    /// another one.
+    #[error("all nodes of a kernel may use it (reach=kernel), and a fault is of one node")]
+    Shared,
     #[error("a btrfs does not say where on the disk its files are: name no file")]
     BtrfsAddresses,
     /// The fault is for a file, and there is another thing, or nothing.

@@ -6,7 +6,7 @@ use rstest::rstest;
 use super::*;
 use crate::kernel::{Filesystems, FsType, MountEntry, Mounts};
 use crate::record::Access;
-use crate::storage::{Reserve, SnapshotId, VolumeId};
+use crate::storage::{NewVolume, Reach, Reserve, SnapshotId, VolumeId};
 use crate::testkit::*;
 
 type Rig = crate::testkit::Rig<Model>;
@@ -423,6 +423,25 @@ fn a_filesystem_in_a_full_pool_is_not_frozen_again() {
     );
     assert!(!rig.kernel.is_frozen(rig.device(id).minor));
     assert_eq!(rig.record(id).freeze, None);
+}
+
+#[test]
+fn a_shared_volume_gets_no_fault() {
+    let rig = Rig::new();
+    let id = rig.create(NewVolume {
+        reach: Reach::Kernel,
+        ..new_volume(ext4(), 16 * MI)
+    });
+    let (pools, id) = (&rig.node.pools, id.to_string());
+    let gone = ClaimFault::parse("gone").unwrap();
+    let report = at_rest(pools, &id, Some(&gone)).unwrap();
+    assert_eq!(report.state, FaultState::Refused);
+    assert!(
+        report.message.contains("reach=kernel"),
+        "{}",
+        report.message
+    );
+    assert_eq!(at_rest(pools, &id, None).unwrap().state, FaultState::Absent);
 }
 
 /// A call for a volume that finds another one under way is aborted.

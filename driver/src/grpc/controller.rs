@@ -8,7 +8,7 @@ use super::operation_locks::{Hold, Key};
 use super::pool_threads::{Lane, Work};
 use crate::controller::Controller;
 use crate::controller::parameters::makes_thick;
-use crate::storage::{Freed, Pools, Provisioning, SnapshotId};
+use crate::storage::{self, Freed, Pools, Provisioning, SnapshotId};
 
 service! {
     ControllerService: "csi.v1.Controller", controller_server::Controller, done by Controller;
@@ -20,16 +20,17 @@ service! {
         holding new_volume, but for [secrets];
     "DeleteVolume" delete_volume(DeleteVolumeRequest) -> DeleteVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Delete,
-        holding |r| Key::volume(&r.volume_id), but for [secrets],
+        holding |r, _| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
     "ControllerPublishVolume" controller_publish_volume(ControllerPublishVolumeRequest)
         -> ControllerPublishVolumeResponse
-        about |r| &r.volume_id, holding |r| Key::volume_record(&r.volume_id),
+        about |r| &r.volume_id, as |r, pools| publication(&r.volume_id, pools),
+        holding |r, pools| attachment(&r.volume_id, pools),
         but for [secrets, volume_context];
     "ControllerUnpublishVolume" controller_unpublish_volume(ControllerUnpublishVolumeRequest)
         -> ControllerUnpublishVolumeResponse
-        about |r| &r.volume_id, as |_, _| Work::Leave,
-        holding |r| Key::volume_record(&r.volume_id), but for [secrets],
+        about |r| &r.volume_id, as |r, pools| unpublication(&r.volume_id, pools),
+        holding |r, pools| attachment(&r.volume_id, pools), but for [secrets],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "ValidateVolumeCapabilities" validate_volume_capabilities(ValidateVolumeCapabilitiesRequest)
         -> ValidateVolumeCapabilitiesResponse
@@ -53,7 +54,7 @@ service! {
         holding new_snapshot, but for [secrets];
     "DeleteSnapshot" delete_snapshot(DeleteSnapshotRequest) -> DeleteSnapshotResponse
         about |r| &r.snapshot_id, as |_, _| Work::Delete,
-        holding |r| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets],
+        holding |r, _| vec![Key::Snapshot(r.snapshot_id.clone()).changed()], but for [secrets],
         freeing |_| Freed::Room;
     "ListSnapshots" list_snapshots(ListSnapshotsRequest) -> ListSnapshotsResponse
         about |r| if r.snapshot_id.is_empty() { &r.source_volume_id } else { &r.snapshot_id };
@@ -63,7 +64,7 @@ service! {
         -> ControllerExpandVolumeResponse
         about |r| &r.volume_id,
         as expansion, unless Controller::refuses_expansion,
-        holding |r| Key::volume(&r.volume_id), but for [secrets];
+        holding |r, _| Key::volume(&r.volume_id), but for [secrets];
     "ControllerGetVolume" controller_get_volume(ControllerGetVolumeRequest)
         -> ControllerGetVolumeResponse
         about |r| &r.volume_id;
@@ -71,7 +72,7 @@ service! {
         -> ControllerModifyVolumeResponse
         about |r| &r.volume_id,
         as modification, unless Controller::refuses_modification,
-        holding |r| Key::volume(&r.volume_id), but for [secrets],
+        holding |r, _| Key::volume(&r.volume_id), but for [secrets],
         freeing |_| Freed::Room;
 }
 
@@ -164,8 +165,19 @@ pub(super) fn snapshots<'a>(
     }
 }
 
+/// The work to stage a volume, or to grow it where it is staged. Both give a thick volume the
+/// blocks that it has lost. Its image alone says whether it lacks any, and this must not wait for a
+/// disk.
+pub(super) fn staging(volume_id: &str, pools: &Pools) -> Work {
+    if is_thick(volume_id, pools) {
+        Work::StageThick
+    } else {
+        Work::Change
+    }
+}
+
 /// True for a thick volume, or a snapshot of one: its restore is thick, too.
-pub(super) fn is_thick(id: &str, pools: &Pools) -> bool {
+fn is_thick(id: &str, pools: &Pools) -> bool {
     provisioning(id, pools) == Some(Provisioning::Thick)
 }
 
@@ -179,13 +191,54 @@ fn provisioning(id: &str, pools: &Pools) -> Option<Provisioning> {
     Some(volume.settings.provisioning)
 }
 
+/// True for a volume that is mounted when it is published to a node, and unmounted when it is
+/// unpublished: all nodes of a kernel may use it.
+fn is_shared(id: &str, pools: &Pools) -> bool {
+    let volume = id.parse().ok().map(|handle| pools.volume(&handle));
+    volume.is_some_and(|volume| volume.is_ok_and(|volume| volume.is_shared()))
+}
+
+/// The work of ControllerPublishVolume.
+fn publication(id: &str, pools: &Pools) -> Work {
+    if is_shared(id, pools) {
+        staging(id, pools)
+    } else {
+        Work::Change
+    }
+}
+
+/// The work of ControllerUnpublishVolume.
+fn unpublication(id: &str, pools: &Pools) -> Work {
+    if is_shared(id, pools) {
+        Work::Unstage
+    } else {
+        Work::Leave
+    }
+}
+
+/// The locks of ControllerPublishVolume and ControllerUnpublishVolume. A volume that can't be found
+/// now may turn out to be a shared one by the time of the call: its pool may open.
+fn attachment(id: &str, pools: &Pools) -> Vec<Hold> {
+    let volume = id.parse().ok().map(|handle| pools.volume(&handle));
+    let may_mount = match volume {
+        Some(Ok(volume)) => volume.is_shared(),
+        Some(Err(error)) => matches!(error, storage::Error::Unavailable { .. }),
+        None => false,
+    };
+    if may_mount {
+        Key::volume_mount(id)
+    } else {
+        Key::volume_record(id)
+    }
+}
+
 /// The locks of CreateVolume: the new name, and the source, which must not change or be deleted.
-fn new_volume(request: &csi::CreateVolumeRequest) -> Vec<Hold> {
+fn new_volume(request: &csi::CreateVolumeRequest, _: &Pools) -> Vec<Hold> {
     let name = Key::VolumeName(request.name.clone()).changed();
     std::iter::once(name).chain(source(request)).collect()
 }
 
-fn new_snapshot(request: &csi::CreateSnapshotRequest) -> Vec<Hold> {
+fn new_snapshot(request: &csi::CreateSnapshotRequest, _: &Pools) -> Vec<Hold> {
     let name = Key::SnapshotName(request.name.clone()).changed();
     vec![name, Key::Volume(request.source_volume_id.clone()).copied()]
 }

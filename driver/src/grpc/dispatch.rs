@@ -5,7 +5,7 @@
 //! ```text
 //! "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest) -> NodeUnstageVolumeResponse
 //!     about |r| &r.volume_id, as |_, _| Work::Unstage,
-//!     holding |r| Key::volume_mount(&r.volume_id), but for [],
+//!     holding |r, _| Key::volume_mount(&r.volume_id), but for [],
 //!     freeing |r| Freed::Volume(r.volume_id.clone());
 //! ```
 //!
@@ -49,7 +49,7 @@ pub(crate) trait Call: EventFields + FaultSubject + Send + Sized + 'static {
     fn about(&self) -> &str;
 
     /// The objects that the RPC changes or copies. An RPC that only reads has none.
-    fn holds(&self) -> Vec<Hold>;
+    fn holds(&self, pools: &Pools) -> Vec<Hold>;
 
     /// The lane of the RPC; by default, the lane of its subject's pool.
     fn lane(&self, pools: &Pools) -> Lane {
@@ -113,7 +113,7 @@ impl Dispatcher {
     {
         let wait_limit = wait_limit(request.metadata());
         let request = request.into_inner();
-        let mut holds = request.holds();
+        let mut holds = request.holds(&self.pools);
         // An empty ID needs no lock: the service refuses the request.
         holds.retain(|hold| !hold.key.text().is_empty());
         let interest = if holds.is_empty() {
@@ -361,10 +361,16 @@ macro_rules! call {
                 about(self)
             }
 
-            fn holds(&self) -> Vec<$crate::grpc::operation_locks::Hold> {
+            fn holds(
+                &self,
+                _pools: &$crate::storage::Pools,
+            ) -> Vec<$crate::grpc::operation_locks::Hold> {
                 $(
-                    let holds: fn(&Self) -> Vec<$crate::grpc::operation_locks::Hold> = $holds;
-                    return holds(self);
+                    let holds: fn(
+                        &Self,
+                        &$crate::storage::Pools,
+                    ) -> Vec<$crate::grpc::operation_locks::Hold> = $holds;
+                    return holds(self, _pools);
                 )?
                 #[allow(unreachable_code, reason = "of a row that holds something")]
                 Vec::new()

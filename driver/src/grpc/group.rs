@@ -47,7 +47,7 @@ fn group(request: &csi::CreateVolumeGroupSnapshotRequest, pools: &Pools) -> Work
 }
 
 /// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.
-fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Hold> {
+fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest, _: &Pools) -> Vec<Hold> {
     let volumes = request
         .source_volume_ids
         .iter()
@@ -60,7 +60,7 @@ fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest) -> Vec<Hold> {
 
 /// The locks of DeleteVolumeGroupSnapshot: the group, and its snapshots, which must not be copied
 /// meanwhile.
-fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest) -> Vec<Hold> {
+fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest, _: &Pools) -> Vec<Hold> {
     let snapshots = request
         .snapshot_ids
         .iter()

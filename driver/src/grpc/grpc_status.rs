@@ -67,7 +67,7 @@ fn of_call(error: &Error) -> Code {
         BadToken(_) => Code::Aborted,
         Path { .. } => Code::Internal,
         DataLoss(_) => Code::DataLoss,
-        Place(_) => Code::Unavailable,
+        NotYet(_) | Place(_) => Code::Unavailable,
         Off(_) => Code::Unimplemented,
         Pool(error) => of_pool(error),
         Kernel(error) => of_kernel(error),

@@ -1,6 +1,6 @@
 //! The Node service over gRPC.
 
-use super::controller::is_thick;
+use super::controller::staging;
 use super::dispatch::service;
 use super::operation_locks::Key;
 use super::pool_threads::{Lane, Work};
@@ -13,23 +13,23 @@ service! {
 
     "NodeStageVolume" node_stage_volume(NodeStageVolumeRequest) -> NodeStageVolumeResponse
         about |r| &r.volume_id, as |r, pools| staging(&r.volume_id, pools),
-        holding |r| Key::volume_mount(&r.volume_id), but for [secrets, volume_context];
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [secrets, volume_context];
     "NodeUnstageVolume" node_unstage_volume(NodeUnstageVolumeRequest)
         -> NodeUnstageVolumeResponse
         about |r| &r.volume_id, as |_, _| Work::Unstage,
-        holding |r| Key::volume_mount(&r.volume_id), but for [],
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [],
         freeing |r| Freed::Volume(r.volume_id.clone());
     "NodePublishVolume" node_publish_volume(NodePublishVolumeRequest)
         -> NodePublishVolumeResponse
         about |r| &r.volume_id,
         in |r, pools| Lane::of_publication(pools, &r.volume_id, &r.volume_context),
         by |r| &r.volume_context,
-        holding |r| Key::volume_mount(&r.volume_id),
+        holding |r, _| Key::volume_mount(&r.volume_id),
         but for [secrets, volume_context];
     "NodeUnpublishVolume" node_unpublish_volume(NodeUnpublishVolumeRequest)
         -> NodeUnpublishVolumeResponse
         about |r| &r.volume_id, as unpublishing,
-        holding |r| Key::volume_mount(&r.volume_id), but for [],
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [],
         freeing unpublished;
     "NodeGetVolumeStats" node_get_volume_stats(NodeGetVolumeStatsRequest)
         -> NodeGetVolumeStatsResponse
@@ -42,23 +42,12 @@ service! {
         about |_| "", in |_, pools| Lane::of_all(pools);
     "NodeExpandVolume" node_expand_volume(NodeExpandVolumeRequest) -> NodeExpandVolumeResponse
         about |r| &r.volume_id, as |r, pools| staging(&r.volume_id, pools),
-        holding |r| Key::volume_mount(&r.volume_id), but for [secrets];
+        holding |r, _| Key::volume_mount(&r.volume_id), but for [secrets];
     "NodeGetCapabilities" node_get_capabilities(NodeGetCapabilitiesRequest)
         -> NodeGetCapabilitiesResponse
         about |_| "";
     "NodeGetInfo" node_get_info(NodeGetInfoRequest) -> NodeGetInfoResponse
         about |_| "";
-}
-
-/// The work to stage a volume, or to grow it where it is staged. Both give a thick volume the
-/// blocks that it has lost. Its image alone says whether it lacks any, and this must not wait for a
-/// disk.
-fn staging(volume_id: &str, pools: &Pools) -> Work {
-    if is_thick(volume_id, pools) {
-        Work::StageThick
-    } else {
-        Work::Change
-    }
 }
 
 /// Nothing else unstages an inline volume.

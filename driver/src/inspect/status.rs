@@ -10,11 +10,13 @@ use crate::cli::StatusArgs;
 use crate::inspect::inventory::Survey;
 use crate::inspect::{Error, print};
 use crate::kernel::linux::Linux;
+use crate::reach::kernels::Kernels;
 use crate::record::now_ns;
 
 mod image_maps;
 pub mod render;
 pub mod report;
+mod shared_kernel;
 
 pub use hostloop_report::status::Report;
 pub use image_maps::image_maps;
@@ -29,11 +31,13 @@ pub fn run(args: &StatusArgs) -> Result<ExitCode, Error> {
         terminal::print_json_line(&maps)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let report = report_of(&Survey::take(
-        &specs,
-        &args.pools.state_dir(),
-        &Linux::new(),
-    )?);
+    let kernel = Linux::new();
+    let survey = Survey::take(&specs, &args.pools.state_dir(), &kernel)?;
+    let kernels = Kernels::at(args.kernels.clone());
+    let report = Report {
+        kernel: shared_kernel::kernel_of(&survey, &kernels, &kernel),
+        ..report_of(&survey)
+    };
     print(&report, args.json, |report: &Report| {
         render::text(report, terminal::width(), now_ns())
     })?;

@@ -20,7 +20,7 @@ use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, MountEntry, mounts_read_only};
 use crate::record::{POD_NAMESPACE, Parameters, namespace_of};
 use crate::storage::{
-    self, Access, Capability, Format, NewVolume, VolumeHandle, VolumeId, VolumeRecord,
+    self, Access, Capability, Format, NewVolume, Reach, VolumeHandle, VolumeId, VolumeRecord,
 };
 
 /// The volume to create: thin, with the settings of a class without parameters. Its parameters have
@@ -47,6 +47,7 @@ fn new_volume(
         source: None,
         inline: Some(handle.to_owned()),
         fault_disk: None,
+        reach: Reach::Node,
     })
 }
 

@@ -15,7 +15,7 @@ use crate::kernel::{FsType, LoopInfo, file_id, loop_path};
 use crate::storage::{Access, VolumeRecord};
 
 /// Checks that the request's capability matches what is at its path ("Exceeds capabilities").
-fn matches_path(requested: &Access, at: MountedAt) -> std::result::Result<(), Invalid> {
+pub(super) fn matches_path(requested: &Access, at: MountedAt) -> std::result::Result<(), Invalid> {
     if (requested == &Access::Block) == matches!(at, MountedAt::Device { .. }) {
         Ok(())
     } else {
@@ -41,8 +41,11 @@ impl Node {
         let id = validate::required("volume_id", &req.volume_id)?;
         validate::required("volume_path", &req.volume_path)?;
         let range = validate::range("capacity_range", req.capacity_range.as_ref())?;
+        if let Some(volume) = self.shared_volume(id, &[])? {
+            return self.expand_shared(volume, &req, range);
+        }
         let mut record = self.volume(id)?;
-        let path = volume_path(&record, &req.volume_path)?;
+        let path = volume_path(record.id, &req.volume_path)?;
         let state = self.state(&self.identity(&record), &[&path])?;
         let at = self.found_at(&record, &state, &path)?;
         if let Some(value) = &req.volume_capability {
@@ -69,7 +72,7 @@ impl Node {
         }
         let _under_way = self.pools.growths().begin(record.id);
         // To allocate and sync a larger image takes long enough for others to unmount.
-        self.grow(&record, state, &path, at, enlarges)
+        self.grow_to_image(&record, state, &path, at, enlarges)
             .map_err(|error| self.explain_full(&record, error))?;
         Ok(csi::NodeExpandVolumeResponse {
             capacity_bytes: int64(record.capacity_bytes),
@@ -87,7 +90,9 @@ impl Node {
         }
     }
 
-    fn grow(
+    /// Grows the devices of a volume to the size of its image, and the filesystem at a path to that of
+    /// its device.
+    pub(super) fn grow_to_image(
         &self,
         record: &VolumeRecord,
         mut state: VolumeState,

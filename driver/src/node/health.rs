@@ -7,9 +7,10 @@ use hostloop_proto::csi;
 
 use super::{Node, Result, target_path};
 use crate::csi::validate;
-use crate::diagnose::VolumeIdentity;
 use crate::diagnose::volume::{staging_problem, target_problem};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::health::{self, Condition};
+use crate::storage::Access;
 
 /// An optional path of a health request; `None` if it is empty.
 fn optional(field: &str, value: &str) -> Result<Option<PathBuf>> {
@@ -25,6 +26,21 @@ fn response(id: &str, conditions: Vec<Condition>) -> csi::NodeGetVolumeHealthRes
     }
 }
 
+/// What is wrong at the paths of a request. `is_raw` is true for a raw block volume.
+fn at_paths(
+    state: &VolumeState,
+    is_raw: bool,
+    target: Option<&Path>,
+    staging: Option<&Path>,
+) -> Vec<Condition> {
+    let at_target = target.and_then(|path| target_problem(state, path));
+    let at_staging = staging.and_then(|path| staging_problem(state, is_raw, path));
+    let problems = at_target.into_iter().chain(at_staging);
+    problems
+        .filter_map(|problem| health::condition(&problem))
+        .collect()
+}
+
 impl Node {
     /// NodeGetVolumeHealth: problems of a volume, on this node and at the paths of the request.
     pub fn node_get_volume_health(
@@ -34,18 +50,25 @@ impl Node {
         let id = validate::required("volume_id", &req.volume_id)?;
         let target = optional("volume_publish_path", &req.volume_publish_path)?;
         let staging = optional("staging_target_path", &req.staging_target_path)?;
-        let record = match self.volume(id) {
-            Ok(record) => record,
-            Err(e) => {
-                let condition = health::without_record(&self.pools, id, &e).ok_or(e)?;
-                return Ok(response(id, vec![condition]));
-            }
-        };
         let paths: Vec<&Path> = target
             .iter()
             .chain(&staging)
             .map(PathBuf::as_path)
             .collect();
+        let record = match self.volume(id) {
+            Ok(record) => record,
+            Err(e) => {
+                if let Some(condition) = health::without_record(&self.pools, id, &e) {
+                    return Ok(response(id, vec![condition]));
+                }
+                // The node with the pool knows the rest.
+                let volume = self.shared_volume(id, &[])?.ok_or(e)?;
+                let state = self.state(&VolumeIdentity::unrecorded(volume), &paths)?;
+                let is_raw = self.is_staged_raw(&state)?;
+                let conditions = at_paths(&state, is_raw, target.as_deref(), staging.as_deref());
+                return Ok(response(id, conditions));
+            }
+        };
         let (mut conditions, state) = health::volume(&self.pools, &record, &paths);
         if !paths.is_empty() {
             let state = match state {
@@ -54,14 +77,10 @@ impl Node {
                 // the image there might never return.
                 None => self.state(&VolumeIdentity::of(&record, None), &paths)?,
             };
-            let at_target = target
-                .as_deref()
-                .and_then(|path| target_problem(&state, path));
-            let at_staging = staging
-                .as_deref()
-                .and_then(|path| staging_problem(&state, &record, path));
-            conditions.extend(at_target.and_then(|problem| health::condition(&problem)));
-            conditions.extend(at_staging.and_then(|problem| health::condition(&problem)));
+            let stage = record.stage.as_ref();
+            let is_raw = stage.is_some_and(|stage| stage.capability.access == Access::Block);
+            let at_paths = at_paths(&state, is_raw, target.as_deref(), staging.as_deref());
+            conditions.extend(at_paths);
         }
         Ok(response(id, conditions))
     }

@@ -97,6 +97,11 @@ impl Node {
             ));
         }
         let staged_at = validate::path("staging_target_path", &req.staging_target_path)?;
+        let contexts = [&req.publish_context, &req.volume_context];
+        if let Some(volume) = self.shared_volume(id, &contexts)? {
+            self.publish_shared(volume, &req, (staged_at.as_path(), target), &requested)?;
+            return Ok(csi::NodePublishVolumeResponse {});
+        }
         let record = self.volume(id)?;
         let capability = match of_volume(requested, &record) {
             Err(error) if self.is_at(&record, &target)? => return Err(already(error)),
@@ -142,18 +147,7 @@ impl Node {
         stage: &Stage,
         requested: &Requested,
     ) -> Result<NodePublish> {
-        let here = match state.at(&requested.path) {
-            MountedObject::Nothing => None,
-            MountedObject::Filesystem { read_only, .. }
-            | MountedObject::Device { read_only, .. } => Some(read_only),
-            MountedObject::Stale => {
-                let why = "a loop device that is gone is bound here; unpublish it first";
-                return Err(target_path::wrong(&requested.path, why));
-            }
-            MountedObject::Foreign(what) => {
-                return Err(self.foreign(state, &requested.path, &what));
-            }
-        };
+        let here = self.published_at(state, &requested.path)?;
         let targets = state.targets(stage);
         let published = Published {
             here,
@@ -165,6 +159,20 @@ impl Node {
             requested.read_only,
             published,
         )
+    }
+
+    /// How the volume is at a target: true if read-only, and `None` if nothing is there.
+    pub(super) fn published_at(&self, state: &VolumeState, target: &Path) -> Result<Option<bool>> {
+        match state.at(target) {
+            MountedObject::Nothing => Ok(None),
+            MountedObject::Filesystem { read_only, .. }
+            | MountedObject::Device { read_only, .. } => Ok(Some(read_only)),
+            MountedObject::Stale => {
+                let why = "a loop device that is gone is bound here; unpublish it first";
+                Err(target_path::wrong(target, why))
+            }
+            MountedObject::Foreign(what) => Err(self.foreign(state, target, &what)),
+        }
     }
 
     fn publish_mount(

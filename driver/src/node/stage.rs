@@ -100,7 +100,7 @@ fn decide(
 }
 
 /// The error for a volume that is staged or published at this path.
-fn elsewhere(path: &Path) -> Error {
+pub(super) fn elsewhere(path: &Path) -> Error {
     Error::FailedPrecondition(format!(
         "the volume is at {} already; unstage or unpublish it there first",
         path.display()
@@ -149,6 +149,11 @@ impl Node {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let requested = self.requested_capability(req.volume_capability.as_ref())?;
+        let contexts = [&req.publish_context, &req.volume_context];
+        if let Some(volume) = self.shared_volume(id, &contexts)? {
+            self.stage_shared(volume, &path, &requested, &req.publish_context)?;
+            return Ok(csi::NodeStageVolumeResponse {});
+        }
         let record = self.volume(id)?;
         let path = target_path::place(&path)?;
         let capability = if record

@@ -6,7 +6,7 @@ use hostloop_proto::csi::volume_usage::Unit;
 use super::volume_lookup::{MountedAt, volume_path};
 use super::{Node, Result};
 use crate::csi::{int64, validate};
-use crate::diagnose::VolumeState;
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::FsUsage;
 
 impl Node {
@@ -17,11 +17,21 @@ impl Node {
     ) -> Result<csi::NodeGetVolumeStatsResponse> {
         let id = validate::required("volume_id", &req.volume_id)?;
         validate::required("volume_path", &req.volume_path)?;
-        let record = self.volume(id)?;
-        let path = volume_path(&record, &req.volume_path)?;
         let kernel = self.pools.kernel();
-        let state = VolumeState::glance(kernel, &self.identity(&record), &[&path])?;
-        let usage = match self.found_at(&record, &state, &path)? {
+        let (path, at) = if let Some(volume) = self.shared_volume(id, &[])? {
+            let path = volume_path(volume, &req.volume_path)?;
+            let identity = VolumeIdentity::unrecorded(volume);
+            let state = VolumeState::glance(kernel, &identity, &[&path])?;
+            let at = self.found_shared(volume, &state, &path)?;
+            (path, at)
+        } else {
+            let record = self.volume(id)?;
+            let path = volume_path(record.id, &req.volume_path)?;
+            let state = VolumeState::glance(kernel, &self.identity(&record), &[&path])?;
+            let at = self.found_at(&record, &state, &path)?;
+            (path, at)
+        };
+        let usage = match at {
             MountedAt::Filesystem(_) => filesystem(&kernel.usage(&path)?),
             MountedAt::Device { bytes: size } => vec![bytes(size)],
         };

@@ -6,6 +6,7 @@ mod effects;
 mod failed;
 mod faults;
 mod growth;
+mod shared;
 mod unreadable;
 
 /// A node over the fake kernel.

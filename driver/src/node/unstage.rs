@@ -9,6 +9,7 @@ use super::{Error, Node, Result, btrfs_devices, detach_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
 use crate::kernel::{self, LoopInfo, MountEntry, loop_names};
+use crate::reach::pins;
 use crate::storage::{self, Access, Format, VolumeId, VolumeRecord};
 
 impl Node {
@@ -21,6 +22,10 @@ impl Node {
         let id = validate::required("volume_id", &req.volume_id)?;
         let path = validate::path("staging_target_path", &req.staging_target_path)?;
         let path = target_path::place(&path)?;
+        if let Some(volume) = self.shared_volume(id, &[])? {
+            self.unstage_shared(volume, &path)?;
+            return Ok(csi::NodeUnstageVolumeResponse {});
+        }
         let done = match self.found_volume(id)? {
             FoundVolume::Recorded(record) => self.unstage_recorded(&record, &path),
             // A pod must be able to end while its volume's pool is missing. The record still says
@@ -149,8 +154,23 @@ impl Node {
         self.release_seen(&state, path)
     }
 
-    /// Does the same after a look that nothing in this call has outdated.
+    /// Does the same after a look that nothing in this call has outdated. A device that any node has
+    /// pinned stays as it is, and so in use.
     fn release_seen(&self, state: &VolumeState, path: &Path) -> Result<Vec<LoopInfo>> {
+        self.unmount_seen(state, path)?;
+        let pins = pins::of(state.over());
+        let mut left = Vec::new();
+        for info in state.attached_read_only().chain(state.own()) {
+            let is_pinned = pins.iter().any(|pin| pin.over == info.minor);
+            if is_pinned || !detach_loop::detach(self.pools.kernel(), info)? {
+                left.push(info.clone());
+            }
+        }
+        Ok(left)
+    }
+
+    /// Unmounts a volume's filesystem at a path, as often as it is mounted there.
+    pub(super) fn unmount_seen(&self, state: &VolumeState, path: &Path) -> Result<()> {
         let kernel = self.pools.kernel();
         if let Some(mount) = state.mount_at(path) {
             self.write_back(mount);
@@ -170,13 +190,7 @@ impl Node {
                 return Err(foreign_mount(path, next));
             }
         }
-        let mut left = Vec::new();
-        for info in state.attached_read_only().chain(state.own()) {
-            if !detach_loop::detach(kernel, info)? {
-                left.push(info.clone());
-            }
-        }
-        Ok(left)
+        Ok(())
     }
 
     /// Writes back a filesystem before its unmount, which does so only for the last mount. A
@@ -232,7 +246,7 @@ fn not_ours(what: &str) -> String {
     format!("{what} is mounted here, which is not this volume; left as it is")
 }
 
-fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
+pub(super) fn published(volume: VolumeId, at: &[PathBuf]) -> Error {
     let at: Vec<_> = at.iter().map(|p| p.display().to_string()).collect();
     Error::FailedPrecondition(format!(
         "volume {volume} is still at {}; unpublish it first",

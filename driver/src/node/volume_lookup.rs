@@ -9,8 +9,8 @@ use hostloop_terminal::humanize;
 use super::{Error, Node, Result, btrfs_devices, target_path};
 use crate::csi::validate;
 use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
-use crate::kernel::{self, FsType, file_id};
-use crate::storage::{self, Access, VolumeHandle, VolumeRecord, freeze};
+use crate::kernel::{self, FsType, LoopInfo, file_id};
+use crate::storage::{self, Access, VolumeHandle, VolumeId, VolumeRecord, freeze};
 
 /// What the driver knows of a volume that a call undoes.
 pub(super) enum FoundVolume {
@@ -37,8 +37,8 @@ pub(super) enum MountedAt {
 
 /// The volume path of a request as the mount table shows it. NOT_FOUND for an invalid path, such as
 /// a relative one, as for a missing one (CSI: the volume does not exist on it).
-pub(super) fn volume_path(record: &VolumeRecord, path: &str) -> Result<PathBuf> {
-    place(path).ok_or_else(|| not_there(record))
+pub(super) fn volume_path(volume: VolumeId, path: &str) -> Result<PathBuf> {
+    place(path).ok_or_else(|| not_there(volume))
 }
 
 fn place(path: &str) -> Option<PathBuf> {
@@ -46,8 +46,9 @@ fn place(path: &str) -> Option<PathBuf> {
     target_path::place(&path).ok()
 }
 
-fn not_there(record: &VolumeRecord) -> Error {
-    Error::NotFound(format!("volume {} at this path", record.id))
+/// The error for a volume that is not at the path.
+pub(super) fn not_there(volume: VolumeId) -> Error {
+    Error::NotFound(format!("volume {volume} at this path"))
 }
 
 impl Node {
@@ -62,7 +63,9 @@ impl Node {
         let device = match state.at(path) {
             MountedObject::Filesystem { .. } => {
                 let fs = state.mount_at(path).and_then(|e| FsType::parse(&e.fs_type));
-                return Ok(MountedAt::Filesystem(fs.ok_or_else(|| not_there(record))?));
+                return Ok(MountedAt::Filesystem(
+                    fs.ok_or_else(|| not_there(record.id))?,
+                ));
             }
             MountedObject::Device { minor, .. } => state.kernel().device(minor),
             MountedObject::Nothing
@@ -78,11 +81,16 @@ impl Node {
                 None
             }
         };
-        let device = device.ok_or_else(|| not_there(record))?;
+        let device = device.ok_or_else(|| not_there(record.id))?;
+        self.device_at(record.id, device)
+    }
+
+    /// A device of a volume, with the size that it has now.
+    pub(super) fn device_at(&self, volume: VolumeId, device: &LoopInfo) -> Result<MountedAt> {
         let now = self.pools.kernel().loop_info(device.minor)?;
         let now = now.filter(|now| now.is_same(device));
         Ok(MountedAt::Device {
-            bytes: now.ok_or_else(|| not_there(record))?.size_bytes,
+            bytes: now.ok_or_else(|| not_there(volume))?.size_bytes,
         })
     }
 

@@ -10,6 +10,7 @@ use crate::csi::capability::CapabilityRules;
 use crate::csi::identity::Identity;
 use crate::csi::topology::Topology;
 use crate::kernel::{BLOCK_SIZE, blocks_for};
+use crate::reach::kernels::Kernels;
 use crate::storage::{PoolOptions, PoolSpec};
 use crate::{controller, node};
 
@@ -109,6 +110,7 @@ impl ServeSettings {
                     total: args.limits.max_inline_total,
                 },
                 faults: on.enable_faults,
+                kernels: Kernels::at(args.volumes.kernels.clone()),
             },
             node_id,
         })
@@ -137,6 +139,7 @@ fn controller_config(args: &ServeArgs, node_id: &str, topology: &Topology) -> co
         },
         capabilities: capability_rules(args),
         faults: on.enable_faults,
+        kernels: Kernels::at(args.volumes.kernels.clone()),
     }
 }
 

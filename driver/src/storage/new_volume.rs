@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{Capability, FaultDiskRecord, Settings, Source};
+use super::{Capability, FaultDiskRecord, Reach, Settings, Source};
 use crate::kernel::FsType;
 
 /// Properties of a new volume, as in [`VolumeRecord`](super::VolumeRecord). The pool adds ID, time
@@ -25,6 +25,8 @@ pub struct NewVolume {
     pub inline: Option<String>,
     /// The fault disk that the volume is to be on.
     pub fault_disk: Option<FaultDiskRecord>,
+    /// The nodes that may use the volume.
+    pub reach: Reach,
 }
 
 impl NewVolume {

@@ -18,6 +18,7 @@ mod powercut;
 mod read_only;
 mod renamed;
 mod safety;
+mod shared;
 
 /// A node over the machine's kernel.
 type Rig = crate::testkit::Rig<hostloop_driver::kernel::linux::Linux>;

@@ -29,11 +29,13 @@ mod controller;
 mod requests;
 mod rig;
 pub(crate) mod scenarios;
+mod shared;
 mod site;
 
 pub(crate) use controller::*;
 pub(crate) use requests::*;
 pub(crate) use rig::{Configs, Rig};
+pub(crate) use shared::{Context, SharedBy, SharedNode};
 pub(crate) use site::{
     Site, TestKernel, attach, collect, edit_loops, loop_spec, loops_beneath, new_filesystem, tend,
 };

@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::FsType;
 use hostloop_driver::storage::{
-    Access, AccessMode, Capability, Format, NewVolume, PoolId, Provisioning, Settings, Source,
-    Stage, VolumeId, VolumeRecord,
+    Access, AccessMode, Capability, Format, NewVolume, PoolId, Provisioning, Reach, Settings,
+    Source, Stage, VolumeId, VolumeRecord,
 };
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -51,6 +51,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         growth: None,
         fault: None,
         fault_disk: None,
+        reach: Reach::Node,
     }
 }
 
@@ -85,6 +86,7 @@ pub(crate) fn new(name: &str) -> NewVolume {
         source: None,
         inline: None,
         fault_disk: None,
+        reach: Reach::Node,
     }
 }
 

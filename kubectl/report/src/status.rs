@@ -29,6 +29,38 @@ pub struct Report {
     pub mounts: Vec<MountReport>,
     /// What has no owner or can't be read: the problems of `hostloop fsck` about such things.
     pub orphans: Vec<ReportedProblem>,
+    /// The kernel that this node shares with others; null if it shares none, or has not proved it.
+    #[serde(default)]
+    pub kernel: Option<KernelReport>,
+    /// The devices of other nodes' volumes that this node uses; empty from earlier versions.
+    #[serde(default)]
+    pub foreign: Vec<ForeignUse>,
+}
+
+/// A kernel that several nodes share.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct KernelReport {
+    /// The kernel's name, which the administrator chose.
+    pub name: String,
+    /// The nodes that the administrator lists with this one, and this one.
+    pub listed: Vec<String>,
+    /// The nodes with a marker on the kernel: they are proved to share it.
+    pub seen: Vec<String>,
+    /// True if the kernel numbers the attachments of loop devices, as Linux does from 5.15 on.
+    pub shows_diskseq: bool,
+}
+
+/// The use of another node's volume on this node.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct ForeignUse {
+    /// The volume's ID.
+    pub id: String,
+    /// N of the volume's `/dev/loopN`.
+    pub minor: u32,
+    /// Where this node has its filesystem mounted or its device bound.
+    pub mounts: Vec<PathBuf>,
+    /// True if this node pins the device.
+    pub pins: bool,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -136,6 +168,23 @@ pub struct VolumeReport {
     pub mounts: Vec<PathBuf>,
     /// When the volume was created.
     pub created_ns: u64,
+    /// `node`, or `kernel` for a volume that all nodes of a kernel may use; null from earlier versions.
+    #[serde(default)]
+    pub reach: Option<Word>,
+    /// The nodes that use the volume, or to which it is published; empty from earlier versions.
+    #[serde(default)]
+    pub users: Vec<VolumeUser>,
+}
+
+/// A node that uses a volume, or to which it is published.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct VolumeUser {
+    /// The node's ID.
+    pub node: String,
+    /// True if the volume is published to it.
+    pub published: bool,
+    /// True if it pins the volume's device, and its container runs.
+    pub pins: bool,
 }
 
 /// A fault of a volume, from before its first effect until nothing asks for it any more.

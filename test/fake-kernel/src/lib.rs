@@ -13,6 +13,8 @@
 //! begin at [`FIRST_MINOR`], where the machine has no devices. So code that opens a device by its
 //! path can't touch a real one.
 //!
+//! [`Model::beside`] is the same kernel from another mount namespace, as a second node of kind sees it.
+//!
 //! A test makes calls fail with [`Model::fail`] or [`Model::hook`], and reads the calls with
 //! [`Model::effects`]. Operations have the names of their effects ("loop.attach", "loop.detach",
 //! "loop.grow", "loop.limit", "loop.direct-io", "loop.read-ahead", "loop.flush", "mount", "bind",

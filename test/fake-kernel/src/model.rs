@@ -30,11 +30,13 @@ type Disk = Arc<dyn Fn(&Path, FsUsage) -> FsUsage + Send + Sync>;
 
 type Hook = Arc<dyn Fn(&Path) -> Result<()> + Send + Sync>;
 
-/// A kernel that exists only in this process.
+/// A kernel that exists only in this process, seen from one mount namespace.
 #[derive(Default)]
 pub struct Model {
-    state: Mutex<State>,
-    script: Mutex<Script>,
+    state: Arc<Mutex<State>>,
+    script: Arc<Mutex<Script>>,
+    /// The number of the mount namespace.
+    namespace: u32,
 }
 
 impl std::fmt::Debug for Model {
@@ -99,6 +101,29 @@ impl Model {
     /// A machine with no attached devices, and no mounts except `/` and `/dev`.
     pub fn new() -> Model {
         Model::default()
+    }
+
+    /// This kernel from a new mount namespace, as in a container: it has no mounts but `/` and
+    /// `/dev`. Files, devices and filesystems are the same, and so are failures, hooks and effects.
+    pub fn beside(&self) -> Model {
+        let mut state = self.state.lock();
+        state.namespaces += 1;
+        Model {
+            state: self.state.clone(),
+            script: self.script.clone(),
+            namespace: state.namespaces,
+        }
+    }
+
+    /// Ends the mounts of this namespace, as the end of its last process does. Devices stay.
+    pub fn end(&self) {
+        let mut state = self.state.lock();
+        state.mounts.retain(|mounted| {
+            mounted
+                .namespace
+                .is_none_or(|namespace| namespace != self.namespace)
+        });
+        state.settle();
     }
 
     /// Makes the `nth` call of `op` from now on (1 is the next) fail with this errno, before it
@@ -309,7 +334,7 @@ impl Model {
     /// Clears all devices and mounts, and what was written and not synced; the content of files
     /// stays. The boot ID is another one.
     pub fn reboot(&self) {
-        *self.state.lock() = State::default();
+        self.state.lock().reboot();
         let mut script = self.script.lock();
         script.boots += 1;
         script.boot_id = format!("boot-{}", script.boots);
@@ -376,6 +401,7 @@ impl Model {
 
     fn settled<T>(&self, f: impl FnOnce(&mut State) -> Result<T>) -> Result<T> {
         let mut state = self.state.lock();
+        state.namespace = self.namespace;
         state.settle();
         let answer = f(&mut state);
         state.settle();

@@ -25,9 +25,11 @@ use crate::{
 };
 
 mod device_nodes;
+mod diskseq;
 
 pub(super) use device_nodes::keep_spares;
 use device_nodes::open_node;
+pub(super) use diskseq::diskseq;
 
 /// How many minors an attach tries. Another process may take the offered device before the attach,
 /// but hardly so many times in a row.

@@ -2,10 +2,13 @@
 //! also the source of `docs/reference/class-parameters.md`.
 
 use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
+use hostloop_controllers::api::constants::REACH;
 use hostloop_fault_disk::limits::Limits;
 
 use super::fault_disk::{FAULT_DISK, FAULT_DISK_CACHE, cache, limit};
-use super::{Class, POOL, PROVISIONING, SettingsChange, boolean, provisioning, read_ahead, words};
+use super::{
+    Class, POOL, PROVISIONING, SettingsChange, boolean, provisioning, reach, read_ahead, words,
+};
 use crate::csi::identity::ALLOW_VOLUME_MODE_CHANGE;
 
 /// How a parameter's value is read. The error says what is wrong with it.
@@ -117,6 +120,17 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         changes: "",
         reader: Reader::Class(|class, value| {
             class.allow_volume_mode_change = boolean(value)?;
+            Ok(())
+        }),
+    },
+    ClassParameter {
+        name: REACH,
+        values: "`node`: only pods of one node use a volume; `kernel`: pods of all nodes that share its \
+                 node's kernel. Only with `--kernels` and `--enable-attach`",
+        default: "`node`",
+        changes: "",
+        reader: Reader::Class(|class, value| {
+            class.reach = reach(value)?;
             Ok(())
         }),
     },

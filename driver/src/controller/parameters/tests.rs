@@ -67,6 +67,14 @@ fn classes_are_read() {
             },
         ),
         ("allowVolumeModeChange=false", Class::default()),
+        ("reach=node", Class::default()),
+        (
+            "reach=kernel",
+            Class {
+                reach: Reach::Kernel,
+                ..Class::default()
+            },
+        ),
         (
             "fault=gone,for=5m",
             Class {
@@ -126,6 +134,8 @@ fn an_invalid_class_parameter_is_named() {
         "readAheadKiB=1048577",
         "readAheadKiB=",
         "mkfsOptions='",
+        "reach=",
+        "reach=Kernel",
         "fault=",
         "fault=none",
         "fault=gone,for=25h",

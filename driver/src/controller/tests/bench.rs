@@ -2,13 +2,14 @@
 
 use std::ops::Deref;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use hostloop_proto::csi::volume_content_source::Type;
 
-use crate::controller::{Config, Error, Result};
+use crate::controller::{Anchors, Config, Controller, Error, Result};
 use crate::storage::PoolOptions;
 use crate::testkit::{Configs, Rig};
 pub(crate) use crate::testkit::{
@@ -66,6 +67,17 @@ impl Bench {
         self.0.die();
         between(self.root());
         self.0.restart();
+        self
+    }
+
+    /// The bench with a controller that has these anchors.
+    pub(crate) fn anchored(mut self, anchors: Option<Arc<dyn Anchors>>) -> Bench {
+        let Controller { pools, config, .. } = &self.0.controller;
+        let controller = Controller::new(pools.clone(), config.clone());
+        self.0.controller = match anchors {
+            Some(anchors) => controller.with_anchors(anchors),
+            None => controller,
+        };
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use hostloop_controllers::api::constants::{REACH, REACH_KERNEL};
 use hostloop_proto::csi;
 use hostloop_proto::csi::validate_volume_capabilities_response::Confirmed;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -78,8 +79,7 @@ fn differs(
     {
         return Some(format!("volume_capabilities: {why}"));
     }
-    // The driver never sets a volume context.
-    if let Some(key) = foreign_key(&req.volume_context) {
+    if let Some(key) = foreign_key(&req.volume_context, record) {
         return Some(format!("volume_context: the volume has no {key:?}"));
     }
     if !req.parameters.is_empty() && !parameters::same(&req.parameters, &record.parameters) {
@@ -96,8 +96,16 @@ fn differs(
     }
 }
 
-fn foreign_key(context: &BTreeMap<String, String>) -> Option<&String> {
+/// A key of a context that the driver has not set. It sets one for a shared volume, and none for all
+/// others.
+fn foreign_key<'a>(
+    context: &'a BTreeMap<String, String>,
+    record: &VolumeRecord,
+) -> Option<&'a String> {
+    let shared = record.is_shared().then_some((REACH, REACH_KERNEL));
     context
-        .keys()
+        .iter()
+        .filter(|(key, value)| Some((key.as_str(), value.as_str())) != shared)
+        .map(|(key, _)| key)
         .find(|key| !key.starts_with(PROVISIONER) && !key.starts_with(METADATA))
 }

@@ -239,14 +239,10 @@ pub(crate) fn target_problem(state: &VolumeState, target: &Path) -> Option<Probl
 /// block volume.
 pub(crate) fn staging_problem(
     state: &VolumeState,
-    record: &VolumeRecord,
+    is_raw: bool,
     staging: &Path,
 ) -> Option<Problem> {
     let path = staging.to_path_buf();
-    let is_raw = record
-        .stage
-        .as_ref()
-        .is_some_and(|stage| stage.capability.access == Access::Block);
     match state.at(staging) {
         MountedObject::Filesystem { .. } => None,
         MountedObject::Nothing if is_raw => None,

@@ -5,7 +5,7 @@ use hostloop_proto::csi::volume_content_source::{SnapshotSource, Type, VolumeSou
 
 use super::*;
 use crate::grpc::operation_locks::Usage;
-use crate::storage::Provisioning;
+use crate::storage::{Provisioning, Reach};
 use crate::testkit::{Site, from, new, of_volume, pairs};
 
 mod copies;
@@ -16,14 +16,14 @@ fn map(value: &str) -> BTreeMap<String, String> {
     BTreeMap::from([("key".to_owned(), value.to_owned())])
 }
 
-fn keys(request: &impl Call) -> BTreeSet<String> {
+fn keys(request: &impl Call, pools: &Pools) -> BTreeSet<String> {
     let word = |hold: Hold| match hold.usage {
         Usage::Change => hold.key.to_string(),
         Usage::Record => format!("record of {}", hold.key),
         Usage::Mount => format!("mount of {}", hold.key),
         Usage::Copy => format!("copy of {}", hold.key),
     };
-    request.holds().into_iter().map(word).collect()
+    request.holds(pools).into_iter().map(word).collect()
 }
 
 fn volume(id: &str) -> BTreeSet<String> {
@@ -32,11 +32,12 @@ fn volume(id: &str) -> BTreeSet<String> {
 
 #[test]
 fn calls_on_a_volume_hold_it() {
+    let site = Site::fake(&["a"]);
     macro_rules! on_a_volume {
         ($($request:ident)+) => {
             $(
                 let request = csi::$request { volume_id: "v".into(), ..Default::default() };
-                let held = keys(&request).into_iter();
+                let held = keys(&request, site.pools()).into_iter();
                 let held = held.map(|key| {
                     let key = key.trim_start_matches("record of ");
                     key.trim_start_matches("mount of ").to_owned()
@@ -140,6 +141,39 @@ fn calls_that_mount_a_thick_volume_have_threads_of_their_own() {
     }
 }
 
+/// The publication of a shared volume mounts it on its own node, and the end of the last one unmounts
+/// it. Neither runs beside a copy, which may freeze it.
+#[test]
+fn attachments_of_shared_volumes_mount_and_those_of_others_are_records() {
+    let site = Site::fake(&["a"]);
+    let mut shared = new("shared");
+    shared.reach = Reach::Kernel;
+    let mut thick = new("thick");
+    thick.reach = Reach::Kernel;
+    thick.settings.provisioning = Provisioning::Thick;
+    // Volume → the work to attach and to detach it, and how it is held
+    for (volume, attach, detach, usage) in [
+        (new("own"), Work::Change, Work::Leave, "record"),
+        (shared, Work::Change, Work::Unstage, "mount"),
+        (thick, Work::StageThick, Work::Unstage, "mount"),
+    ] {
+        let volume_id = site.create(volume).id.to_string();
+        let held = BTreeSet::from([format!("{usage} of volume {volume_id}")]);
+        let publish = csi::ControllerPublishVolumeRequest {
+            volume_id: volume_id.clone(),
+            ..Default::default()
+        };
+        let unpublish = csi::ControllerUnpublishVolumeRequest {
+            volume_id,
+            ..Default::default()
+        };
+        let works = [publish.work(site.pools()), unpublish.work(site.pools())];
+        assert_eq!(works, [attach, detach]);
+        assert_eq!(keys(&publish, site.pools()), held);
+        assert_eq!(keys(&unpublish, site.pools()), held);
+    }
+}
+
 /// Within a pool with reflinks, a clone copies no bytes.
 #[test]
 fn a_clone_within_the_pool_that_its_class_names_is_no_copy() {
@@ -231,9 +265,10 @@ fn a_repeated_call_copies_and_allocates_nothing() {
 
 #[test]
 fn questions_hold_nothing() {
+    let site = Site::fake(&["a"]);
     macro_rules! questions {
         ($($request:ident)+) => {
-            $(assert_eq!(csi::$request::default().holds(), [], "{}", stringify!($request));)+
+            $(assert_eq!(csi::$request::default().holds(site.pools()), [], "{}", stringify!($request));)+
         };
     }
     questions! {
@@ -249,6 +284,7 @@ fn questions_hold_nothing() {
 
 #[test]
 fn a_new_volume_holds_its_name_and_its_source() {
+    let site = Site::fake(&["a"]);
     let from = |source: Option<Type>| csi::CreateVolumeRequest {
         name: "a/\n".into(),
         volume_content_source: Some(csi::VolumeContentSource { r#type: source }),
@@ -272,25 +308,32 @@ fn a_new_volume_holds_its_name_and_its_source() {
         (from(Some(source)), Some("copy of volume v")),
     ] {
         let held = held.map(str::to_owned).into_iter();
-        assert_eq!(keys(&request), held.chain([name.clone()]).collect());
+        assert_eq!(
+            keys(&request, site.pools()),
+            held.chain([name.clone()]).collect()
+        );
         assert_eq!(request.about(), "a/\n");
     }
 }
 
 #[test]
 fn snapshots_and_groups_hold_their_members() {
+    let site = Site::fake(&["a"]);
     let snapshot = csi::CreateSnapshotRequest {
         name: "s".into(),
         source_volume_id: "v".into(),
         ..Default::default()
     };
     let held = ["snapshot \"s\"", "copy of volume v"].map(str::to_owned);
-    assert_eq!(keys(&snapshot), held.into());
+    assert_eq!(keys(&snapshot, site.pools()), held.into());
     let delete = csi::DeleteSnapshotRequest {
         snapshot_id: "s".into(),
         ..Default::default()
     };
-    assert_eq!(keys(&delete), ["snapshot s".to_owned()].into());
+    assert_eq!(
+        keys(&delete, site.pools()),
+        ["snapshot s".to_owned()].into()
+    );
 
     let group = csi::CreateVolumeGroupSnapshotRequest {
         name: "g".into(),
@@ -303,14 +346,14 @@ fn snapshots_and_groups_hold_their_members() {
         "copy of volume w",
     ]
     .map(str::to_owned);
-    assert_eq!(keys(&group), held.into());
+    assert_eq!(keys(&group, site.pools()), held.into());
     let delete = csi::DeleteVolumeGroupSnapshotRequest {
         group_snapshot_id: "g".into(),
         snapshot_ids: vec!["s".into(), "t".into()],
         ..Default::default()
     };
     let held = ["group snapshot g", "snapshot s", "snapshot t"].map(str::to_owned);
-    assert_eq!(keys(&delete), held.into());
+    assert_eq!(keys(&delete, site.pools()), held.into());
 }
 
 /// Two requests that differ only in their secrets are equal. This test covers every request with

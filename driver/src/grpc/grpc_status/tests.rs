@@ -190,6 +190,7 @@ fn call_errors() -> Errors<Error> {
         (OutOfRange("x".into()), Code::OutOfRange),
         (ResourceExhausted("x".into()), Code::ResourceExhausted),
         (FailedPrecondition("x".into()), Code::FailedPrecondition),
+        (NotYet("x".into()), Code::Unavailable),
         (BadToken("x".into()), Code::Aborted),
         (Place(nowhere()), Code::Unavailable),
         (Off("ControllerPublishVolume"), Code::Unimplemented),

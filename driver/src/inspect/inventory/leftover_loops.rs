@@ -8,6 +8,7 @@ use std::path::Path;
 use hostloop_report::machine::LeftoverLoop;
 
 use crate::kernel::{Kernel, LoopInfo, loop_path};
+use crate::reach::pins;
 use crate::storage::{PoolId, pool_named_in};
 
 /// The devices that may be left over. `own` are the pools of this driver.
@@ -16,7 +17,13 @@ pub fn leftover_loops<'a>(
     loops: impl IntoIterator<Item = &'a LoopInfo>,
     own: &BTreeSet<PoolId>,
 ) -> Vec<LeftoverLoop> {
-    let unknown = loops.into_iter().filter(|device| is_unknown(device, own));
+    let loops: Vec<&LoopInfo> = loops.into_iter().collect();
+    let pins = pins::of(loops.iter().copied());
+    // A node that shares the kernel may use a raw block volume without a claim.
+    let unpinned = loops
+        .into_iter()
+        .filter(|device| pins.iter().all(|pin| pin.over != device.minor));
+    let unknown = unpinned.filter(|device| is_unknown(device, own));
     let leftover = unknown.filter_map(|device| {
         let path = loop_path(device.minor);
         // A filesystem that is mounted in any namespace belongs to a cluster that lives.

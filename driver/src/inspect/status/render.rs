@@ -34,9 +34,7 @@ const VOLUME: [Cell<VolumeReport>; 11] = [
     (numbers("SIZE"), |v, _| bytes(v.size_bytes)),
     (numbers("ON DISK"), |v, _| size(v.allocated_bytes)),
     (words("FS"), |v, _| v.format.clone()),
-    (words("NODES"), |v, _| {
-        or_dash(Some(v.published_nodes.join(",")))
-    }),
+    (words("NODES"), |v, _| or_dash(Some(nodes(v)))),
     (words("USE"), |v, _| usage(v)),
     (words("LOOP"), |v, _| columns::loops(&v.loops)),
     (words("I/O"), |v, _| or_dash(v.direct_io.map(io))),
@@ -75,6 +73,18 @@ fn taken(s: &SnapshotReport) -> String {
         Some(cut) => format!("cut {}", cut.number),
         None => or_dash(s.consistency.as_deref().map(str::to_owned)),
     }
+}
+
+/// The nodes that use a volume, or to which it is published.
+fn nodes(v: &VolumeReport) -> String {
+    let nodes = v.users.iter().map(|user| {
+        if user.published {
+            user.node.clone()
+        } else {
+            format!("{} (unpublished)", user.node)
+        }
+    });
+    nodes.collect::<Vec<_>>().join(",")
 }
 
 /// Describes the use of a volume in a word or two.
@@ -118,6 +128,7 @@ fn orphans(report: &Report, page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use hostloop_report::reported_problem::{ProblemKind, Repair, ReportedProblem, Severity};
+    use hostloop_report::status::VolumeUser;
     use hostloop_terminal::terminal::plain;
     use serde_json::Value;
 
@@ -172,6 +183,23 @@ mod tests {
         assert_eq!(usage(volume), "fault gone");
         volume.fault = None;
         assert_eq!(usage(volume), "-");
+    }
+
+    #[test]
+    fn all_nodes_that_use_a_volume_are_shown() {
+        let scene = scene::Scene::new();
+        let mut report = report_of(scene.survey());
+        let volume = &mut report.volumes[0];
+        let users = [("n1", true, true), ("n2", true, false), ("n3", false, true)];
+        let users = users.map(|(node, published, pins)| VolumeUser {
+            node: node.to_owned(),
+            published,
+            pins,
+        });
+        volume.users = users.into();
+        assert_eq!(nodes(volume), "n1,n2,n3 (unpublished)");
+        volume.users.clear();
+        assert_eq!(nodes(volume), "");
     }
 
     #[test]

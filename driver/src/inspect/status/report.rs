@@ -5,6 +5,7 @@ use hostloop_report::status::{
     SnapshotReport, VolumeFault, VolumeReport,
 };
 
+use super::shared_kernel::SharedUse;
 use crate::diagnose::volume::has_stopped;
 use crate::diagnose::{NotedFault, VolumeIdentity, VolumeState};
 use crate::inspect::fsck::check;
@@ -17,9 +18,10 @@ use crate::storage::{
     VolumeRecord,
 };
 
-/// The report of a survey.
+/// The report of a survey, without the kernel that the node shares.
 pub fn report_of(survey: &Survey) -> Report {
     let loops = loop_uses(survey);
+    let shared = SharedUse::of(survey);
     let mut report = Report {
         pools: survey.pools.iter().map(pool).collect(),
         volumes: Vec::new(),
@@ -31,12 +33,14 @@ pub fn report_of(survey: &Survey) -> Report {
             .map(|(l, m)| mount(l, m))
             .collect(),
         orphans: check(survey),
+        kernel: None,
+        foreign: shared.foreign(survey),
     };
     report.orphans.retain(|p| p.kind.is_orphan());
     for (pool, contents) in survey.contents() {
         let name = &pool.name;
         let volumes = readable(&contents.volumes);
-        let volumes = volumes.map(|(v, item)| volume(pool, v, item.image, survey));
+        let volumes = volumes.map(|(v, item)| volume(pool, v, item.image, survey, &shared));
         report.volumes.extend(volumes);
         let snapshots = readable(&contents.snapshots);
         let snapshots = snapshots.map(|(s, item)| snapshot(name, s, item.image, survey));
@@ -114,6 +118,7 @@ fn volume(
     v: &VolumeRecord,
     image: Option<ImageStat>,
     survey: &Survey,
+    shared: &SharedUse,
 ) -> VolumeReport {
     let identity = VolumeIdentity::of(v, image.map(|image| image.file));
     let state = VolumeState::of(&survey.kernel, identity);
@@ -148,6 +153,8 @@ fn volume(
             .map(|m| m.mount_point.to_path_buf())
             .collect(),
         created_ns: v.created_ns,
+        reach: Some(v.reach.as_str().into()),
+        users: shared.users(v, &devices),
     }
 }
 

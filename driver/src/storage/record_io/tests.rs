@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::*;
 use crate::storage::encoding::encode;
 use crate::storage::load::read_one;
-use crate::storage::{About, Stage, VolumeHandle};
+use crate::storage::{About, NewVolume, Reach, Stage, VolumeHandle};
 use crate::testkit::{Site, mounted, new, pairs, stage_at};
 
 mod damaged;
@@ -32,6 +32,29 @@ fn a_volume_without_the_field_fresh_was_used() {
     std::fs::write(&path, without).unwrap();
     site.open();
     assert!(!site.volume(made.id).fresh);
+}
+
+/// Earlier builds refuse a record with a field that they do not know, and so leave the device of a
+/// shared volume to its users.
+#[test]
+fn only_the_record_of_a_shared_volume_has_its_reach() {
+    let mut site = Site::fake(&["a"]);
+    let (own, path) = made(&site, "one");
+    assert!(!read(&path).contains("reach"));
+    let shared = site.create(NewVolume {
+        reach: Reach::Kernel,
+        ..new("two")
+    });
+    let path = site.path(format!("volumes/{}/volume.json", shared.id));
+    let record = read(&path);
+    assert!(record.contains("\"reach\": \"kernel\""), "{record}");
+    site.open();
+    let reach = [own.id, shared.id].map(|id| site.volume(id).reach);
+    assert_eq!(reach, [Reach::Node, Reach::Kernel]);
+    std::fs::write(&path, record.replace("kernel\"", "galaxy\"")).unwrap();
+    site.open();
+    let found = site.pools().volume(&VolumeHandle::Id(shared.id));
+    refused!(found, Error::Corrupt { .. });
 }
 
 const SCHEMA_1: &str = "\"schema\": 1";

@@ -11,9 +11,10 @@ use crate::diagnose::kernel_state::destroy_data;
 use crate::diagnose::pool::PoolFiles;
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
 use crate::kernel::{self, Detached, FileId, Kernel, loop_names};
+use crate::reach::pins;
 use crate::storage::file_names::EntryKind;
 use crate::storage::noted_problem::Until;
-use crate::storage::{About, Access, Error, Pool, Result, Stage, VolumeRecord};
+use crate::storage::{About, Access, Error, Pool, Reach, Result, Stage, VolumeRecord};
 
 mod reattach_raw_block;
 #[cfg(test)]
@@ -53,7 +54,8 @@ pub(super) fn reconcile(pool: &Pool, kernel: &dyn Kernel, images: &[VolumeImage]
         }
         let identity = VolumeIdentity::of(&found.volume, Some(found.image.file));
         let state = VolumeState::of(&kernel_state, identity);
-        for step in decide(found.volume.stage.as_deref(), &state) {
+        let stage = found.volume.stage.as_deref();
+        for step in decide(stage, found.volume.reach, &state) {
             match act(pool, kernel, found, &step) {
                 Ok(true) => {}
                 Ok(false) => break,
@@ -102,8 +104,13 @@ fn file_at(path: &Path) -> Option<FileId> {
     })
 }
 
-fn decide(stage: Option<&Stage>, state: &VolumeState) -> Vec<LoopStep> {
+fn decide(stage: Option<&Stage>, reach: Reach, state: &VolumeState) -> Vec<LoopStep> {
     let kernel_state = state.kernel();
+    if reach == Reach::Kernel && is_pinned_alone(state) {
+        // Other nodes use it, and this node's mount has ended with its container. It is staged again
+        // when the volume is published again.
+        return Vec::new();
+    }
     let (idle, busy): (Vec<u32>, Vec<u32>) = state
         .own()
         .map(|l| l.minor)
@@ -131,6 +138,16 @@ fn decide(stage: Option<&Stage>, state: &VolumeState) -> Vec<LoopStep> {
         Some(_) => Vec::new(),
     });
     steps
+}
+
+/// True if the volume is on one device, which nodes have pinned and nothing else here uses.
+fn is_pinned_alone(state: &VolumeState) -> bool {
+    let mut own = state.own();
+    let (Some(device), None) = (own.next(), own.next()) else {
+        return false;
+    };
+    let is_used_here = state.kernel().mounts_of(device.minor).next().is_some();
+    !is_used_here && !pins::of(state.over()).is_empty()
 }
 
 fn is_raw(stage: &Stage) -> bool {
@@ -223,5 +240,5 @@ fn note(pool: &Pool, volume: &VolumeRecord, problem: Problem) {
 /// True if a volume needs no further step or report.
 pub(super) fn is_settled(volume: &VolumeRecord, image: FileId, state: &KernelState) -> bool {
     let state = VolumeState::of(state, VolumeIdentity::of(volume, Some(image)));
-    decide(volume.stage.as_deref(), &state).is_empty()
+    decide(volume.stage.as_deref(), volume.reach, &state).is_empty()
 }

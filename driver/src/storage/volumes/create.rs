@@ -89,5 +89,6 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         growth: None,
         fault: None,
         fault_disk: new.fault_disk.map(Box::new),
+        reach: new.reach,
     }
 }

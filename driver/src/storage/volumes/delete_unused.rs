@@ -3,7 +3,9 @@
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::{self, Detached, FileId, LoopInfo};
 use crate::storage::file_names::EntryKind;
-use crate::storage::{About, Error, Freed, Pool, Pools, Result, Stage, VolumeHandle, VolumeId};
+use crate::storage::{
+    About, Error, Freed, Pool, Pools, Reach, Result, Stage, VolumeHandle, VolumeId,
+};
 
 impl Pools {
     /// Deletes a volume and frees its space. Fails with [`Error::Attached`] while the volume is
@@ -12,6 +14,14 @@ impl Pools {
     /// close, and only that frees the space. A missing volume is [`Error::NoVolume`].
     pub fn delete_volume(&self, id: &VolumeId) -> Result<()> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
+        // A node that shares the kernel may use it without a trace in this mount namespace.
+        let node = record.publications.keys().next();
+        if let (Reach::Kernel, Some(node)) = (record.reach, node) {
+            return Err(Error::Attached {
+                volume: VolumeHandle::Id(*id),
+                by: format!("it is published to node {node}"),
+            });
+        }
         self.delete(*id, record.stage.as_deref())
     }
 
@@ -115,6 +125,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::storage::Publication;
     use crate::testkit::{Site, mounted, stage_at};
 
     #[test]
@@ -131,6 +142,24 @@ mod tests {
         site.update(made.id, |r| r.stage = None);
         site.pools().delete_volume(&made.id).unwrap();
         assert!(site.pools().kernel().loops().unwrap().is_empty());
+        assert!(site.entries().is_empty());
+    }
+
+    #[test]
+    fn a_shared_volume_is_not_deleted_while_it_is_published() {
+        let site = Site::fake(&["a"]);
+        let made = site.make("one");
+        let publication = Publication {
+            capability: mounted(),
+            readonly: false,
+        };
+        site.update(made.id, |r| {
+            r.reach = Reach::Kernel;
+            r.publications.insert("n2".to_owned(), publication);
+        });
+        refused!(site.pools().delete_volume(&made.id), Error::Attached { .. });
+        site.update(made.id, |r| r.publications.clear());
+        site.pools().delete_volume(&made.id).unwrap();
         assert!(site.entries().is_empty());
     }
 

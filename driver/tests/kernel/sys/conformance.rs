@@ -41,6 +41,7 @@ fn run(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> 
         answers: Vec::new(),
     };
     script.attach_and_detach();
+    script.number_attachments();
     script.stage_and_publish();
     for fs in FsType::ALL {
         script.unmount_frozen(fs);
@@ -227,6 +228,20 @@ impl Script<'_> {
         let device = self.attach(&reader);
         self.look("over a reader", &other);
         drop(device);
+    }
+
+    /// Each attachment has a number of its own, also one of the same file.
+    fn number_attachments(&mut self) {
+        let image = self.image("numbered", MI);
+        let device = self.attach(&image);
+        let first = self.kernel.loop_diskseq(device.minor).unwrap();
+        let again = self.kernel.loop_diskseq(device.minor).unwrap();
+        self.say("the number stays", first.is_some() && first == again);
+        drop(device);
+        self.gone("closed", &image);
+        let device = self.attach(&image);
+        let other = self.kernel.loop_diskseq(device.minor).unwrap();
+        self.say("another number", other.is_some() && first != other);
     }
 
     fn stage_and_publish(&mut self) {

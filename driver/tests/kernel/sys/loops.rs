@@ -31,9 +31,13 @@ fn an_exact_minor_can_be_chosen_again_after_a_detach() {
         .find_map(|minor| Some((minor, at(&one, minor).ok()?)))
         .unwrap();
     assert_eq!(device.minor, minor);
+    let number = s.kernel.loop_diskseq(minor).unwrap();
     drop(device);
     assert!(is_detached(&s.kernel, &one));
-    assert_eq!(at(&other, minor).unwrap().minor, minor);
+    let device = at(&other, minor).unwrap();
+    assert_eq!(device.minor, minor);
+    // So a node can tell this device from the one that it knows.
+    assert!(number.is_some() && number != s.kernel.loop_diskseq(minor).unwrap());
 }
 
 #[test]

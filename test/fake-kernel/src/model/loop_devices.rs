@@ -43,6 +43,12 @@ impl LoopDevices for Model {
         self.ask("loop_info", &loop_path(minor), |s| Ok(s.info(minor)))
     }
 
+    fn loop_diskseq(&self, minor: u32) -> Result<Option<u64>> {
+        self.ask("loop_diskseq", &loop_path(minor), |s| {
+            Ok(s.loops.get(&minor).map(|slot| slot.diskseq))
+        })
+    }
+
     fn loop_open(&self, minor: u32, backing: FileId) -> Result<LoopDevice> {
         let path = loop_path(minor);
         self.ask("loop_open", &path, |s| match s.loops.get(&minor) {

@@ -83,6 +83,7 @@ pub(super) fn mount(s: &mut State, spec: &MountSpec<'_>) -> Result<()> {
             btrfs_loops,
         },
         device: Some(device),
+        namespace: None,
     });
     Ok(())
 }

@@ -39,6 +39,8 @@ pub(super) struct Slot {
     pub(super) size_limit: u64,
     pub(super) block_size: u32,
     pub(super) label: String,
+    /// The number of this attachment.
+    pub(super) diskseq: u64,
     /// The filesystem of the backing file does not answer.
     pub(super) silent: bool,
 }
@@ -64,6 +66,8 @@ pub(super) struct Super {
 pub(super) struct Mounted {
     pub(super) entry: MountEntry,
     pub(super) device: Option<Device>,
+    /// The mount namespace that it is in; `None` for all of them.
+    pub(super) namespace: Option<u32>,
 }
 
 pub(super) struct State {
@@ -72,7 +76,12 @@ pub(super) struct State {
     /// on it.
     nodes: BTreeMap<u32, File>,
     pub(super) supers: BTreeMap<Device, Super>,
+    /// The mounts of all namespaces.
     pub(super) mounts: Vec<Mounted>,
+    /// The mount namespace of the caller.
+    pub(super) namespace: u32,
+    /// The number of namespaces besides the first one.
+    pub(super) namespaces: u32,
     pub(super) busy: Vec<PathBuf>,
     pub(super) buffered: Vec<FileId>,
     /// No btrfs says on which devices it is.
@@ -80,6 +89,7 @@ pub(super) struct State {
     /// The loop devices that every new mount of a btrfs is on, if not the one that it names.
     pub(super) scanned: Option<Vec<u32>>,
     next_mount: u64,
+    next_diskseq: u64,
 }
 
 impl Default for State {
@@ -100,6 +110,7 @@ impl Default for State {
                 btrfs_loops: None,
             },
             device: None,
+            namespace: None,
         };
         State {
             loops: BTreeMap::new(),
@@ -109,16 +120,27 @@ impl Default for State {
                 base(1, "/", (254, 0), "ext4"),
                 base(2, "/dev", (0, 5), "devtmpfs"),
             ],
+            namespace: 0,
+            namespaces: 0,
             busy: Vec::new(),
             buffered: Vec::new(),
             unasked: false,
             scanned: None,
             next_mount: 3,
+            next_diskseq: 1,
         }
     }
 }
 
 impl State {
+    /// Forgets all but how many namespaces there were: those of before keep their numbers.
+    pub(super) fn reboot(&mut self) {
+        *self = State {
+            namespaces: self.namespaces,
+            ..State::default()
+        };
+    }
+
     /// Detaches the autoclear devices that nothing holds. Repeats this, since one may hold another.
     pub(super) fn settle(&mut self) {
         let supers = self.supers.iter();
@@ -190,8 +212,10 @@ impl State {
             size_limit: 0,
             block_size: BLOCK_SIZE,
             label: spec.label.to_owned(),
+            diskseq: self.next_diskseq,
             silent: false,
         };
+        self.next_diskseq += 1;
         self.loops.insert(minor, slot);
         self.open(minor)
     }
@@ -380,12 +404,20 @@ impl State {
         Ok(self.bytes(device)?.1)
     }
 
+    /// The mounts that the caller sees.
+    fn visible(&self) -> impl DoubleEndedIterator<Item = &Mounted> {
+        self.mounts.iter().filter(move |mounted| {
+            mounted
+                .namespace
+                .is_none_or(|namespace| namespace == self.namespace)
+        })
+    }
+
     /// The topmost mount at exactly this path.
     pub(super) fn at(&self, path: &Path) -> Option<&Mounted> {
-        self.mounts
-            .iter()
+        self.visible()
             .rev()
-            .find(|m| m.entry.mount_point == path)
+            .find(|mounted| mounted.entry.mount_point == path)
     }
 
     /// The mount that contains a path.
@@ -419,6 +451,7 @@ impl State {
 
     pub(super) fn push(&mut self, mut mounted: Mounted) {
         mounted.entry.id = self.next_mount;
+        mounted.namespace = Some(self.namespace);
         mounted.entry.parent = self
             .containing(&mounted.entry.mount_point)
             .map_or(0, |m| m.entry.id);
@@ -428,7 +461,7 @@ impl State {
 
     /// The mount table, with the current options of the superblocks.
     pub(super) fn table(&self) -> MountTable {
-        let entries = self.mounts.iter().map(|mounted| {
+        let entries = self.visible().map(|mounted| {
             let mut entry = mounted.entry.clone();
             if let Some(sb) = mounted.device.and_then(|device| self.supers.get(&device)) {
                 entry.super_options = sb.words().join(",").as_str().into();

@@ -100,6 +100,11 @@ fn of_call_error(error: &Error) -> (&'static str, &'static str) {
             "a call has to come first, the volume is in use, or the base of a delta is deleted. The \
              message says what to do",
         ),
+        NotYet(_) => (
+            "ControllerPublishVolume, ControllerUnpublishVolume, and all of Node with a `volume_id`",
+            "the node of a shared volume has to attach it again, or the container of another node may \
+             still run",
+        ),
         BadToken(_) => (
             "ListVolumes, ListSnapshots, ControllerListVolumeHealth",
             "the `starting_token` is not one that the driver gave",

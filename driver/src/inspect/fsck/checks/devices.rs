@@ -10,6 +10,7 @@ use crate::diagnose::Problem;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::inspect::inventory::{LoopOwner, LoopUse, Survey, loop_uses};
 use crate::kernel::{LoopInfo, loop_path};
+use crate::reach::{markers, pins};
 use crate::storage::pool_named_in;
 
 use super::{ProblemKind, Repair, ReportedProblem, Severity, person, problem};
@@ -21,10 +22,12 @@ pub(super) fn check(survey: &Survey, found: &mut Vec<ReportedProblem>) {
     found.extend(twice(&loops));
     found.extend(survey.kernel.loops.iter().filter_map(silent));
     found.extend(survey.leftover.iter().map(leftover));
+    found.extend(dead_pins(survey, &loops));
     found.extend(loops.values().filter_map(|l| changed(survey, l)));
     found.extend(loops.values().filter_map(|l| match &l.owner {
         LoopOwner::Deleted(path) => Some(over_deleted(l, path)),
-        LoopOwner::Volume(name) => (!staged(survey, name)).then(|| unused(l, name)).flatten(),
+        LoopOwner::Volume(name) if staged(survey, name) || is_pinned(survey, l) => None,
+        LoopOwner::Volume(name) => unused(l, name),
         LoopOwner::Snapshot(name) | LoopOwner::Leftover(name) => unused(l, name),
         LoopOwner::Pool(_) | LoopOwner::Loop(_) => None,
     }));
@@ -157,6 +160,32 @@ fn unused(l: &LoopUse, name: &str) -> Option<ReportedProblem> {
             Repair::Recovery,
         )
     })
+}
+
+/// True if a node that shares the kernel uses the device.
+fn is_pinned(survey: &Survey, l: &LoopUse) -> bool {
+    let pins = pins::of(survey.kernel.loops.iter());
+    pins.iter().any(|pin| pin.over == l.device.minor)
+}
+
+/// Reports what nodes that are gone have left over this driver's devices.
+fn dead_pins(survey: &Survey, loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
+    let pins = pins::of(survey.kernel.loops.iter());
+    let dead = pins::dead(&pins, &markers::all(survey.kernel.loops.iter()));
+    let own = dead.iter().filter(|pin| loops.contains_key(&pin.over));
+    own.map(|pin| {
+        problem(
+            Severity::Note,
+            ProblemKind::LoopUnused,
+            loop_path(pin.minor).display(),
+            format!(
+                "it keeps /dev/loop{} for a node that shares the kernel and is gone",
+                pin.over
+            ),
+            Repair::Itself("the driver detaches it after ten seconds".into()),
+        )
+    })
+    .collect()
 }
 
 fn staged(survey: &Survey, name: &str) -> bool {

@@ -9,6 +9,7 @@ use crate::inspect::inventory::{
     Area, Contents, ImageStat, Item, Leftover, UnusableRecord, lock_holder::Holder,
 };
 use crate::kernel::{FileId, FsType, FsUsage, LOOP_MAJOR, LoopInfo, MountTable};
+use crate::reach::pins;
 use crate::record::FaultRecord;
 use crate::storage::{
     Consistency, CutMark, ExplorationId, Format, FreezeIntent, GroupId, GroupRecord, PoolId,
@@ -390,6 +391,32 @@ fn only_a_device_that_the_driver_attached_counts_as_changed() {
 fn a_cut_is_an_ordinary_snapshot() {
     let mut scene = Scene::new();
     scene.set_cut();
+    assert_eq!(scene.check(), []);
+}
+
+/// A node that shares the kernel pins the device of each volume that it uses.
+#[test]
+fn only_the_pin_of_a_node_that_is_gone_is_left_over() {
+    let nonce = "a".repeat(32);
+    let pin = LoopInfo {
+        backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 3),
+        backing_path: "/dev/loop3".to_owned(),
+        label: pins::label(&nonce),
+        read_only: true,
+        ..on_loop(5, 77)
+    };
+    let marker = LoopInfo {
+        backing_path: format!("/state/kernel/marker,kernel,n2,{nonce}"),
+        read_only: true,
+        autoclear: true,
+        ..on_loop(6, 78)
+    };
+    finds(Severity::Note, ProblemKind::LoopUnused, |s| {
+        s.add_loop(pin.clone())
+    });
+    let mut scene = Scene::new();
+    scene.add_loop(pin);
+    scene.add_loop(marker);
     assert_eq!(scene.check(), []);
 }
 

@@ -157,6 +157,40 @@ fn steps(
         }
     });
     let state = VolumeState::of(&kernel, VolumeIdentity::over(image));
-    let steps = decide(stage.as_ref(), &state).into_iter().map(short);
+    let steps = decide(stage.as_ref(), Reach::Node, &state)
+        .into_iter()
+        .map(short);
     assert_eq!(steps.collect::<Vec<_>>(), expected);
+}
+
+/// Nodes that share the kernel may use device 3, and 4 may be a pin of one of them. A shared volume
+/// keeps a device that is only pinned.
+#[rstest]
+#[case::pinned(mounted(), true, &[], &[])]
+#[case::pinned_without_a_staging(None, true, &[], &[])]
+#[case::raw_and_pinned(raw(3, &[]), true, &[], &[])]
+#[case::pinned_and_anchored(mounted(), true, &["3:/stage"], &[])]
+#[case::pinned_and_mounted_elsewhere(mounted(), true, &["3:/pod"], &["report not at"])]
+#[case::not_pinned(mounted(), false, &[], &["report not at"])]
+fn a_device_that_is_only_pinned_stays(
+    #[case] stage: Option<Stage>,
+    #[case] is_pinned: bool,
+    #[case] mounts: &[&str],
+    #[case] expected: &[&str],
+) {
+    let image = FileId { dev: 9, ino: 1000 };
+    let mut kernel = view(READ_ONLY, mounts);
+    edit_loops(&mut kernel.loops, |loops| {
+        loops[0].backing = Some(image);
+        if is_pinned {
+            loops[1].label = pins::label(&"a".repeat(32));
+        }
+    });
+    let state = VolumeState::of(&kernel, VolumeIdentity::over(image));
+    let steps = decide(stage.as_ref(), Reach::Kernel, &state).into_iter();
+    assert_eq!(steps.map(short).collect::<Vec<_>>(), expected);
+    if is_pinned && mounts.is_empty() && stage.is_some() && !stage.as_ref().is_some_and(is_raw) {
+        let steps = decide(stage.as_ref(), Reach::Node, &state).into_iter();
+        assert_eq!(steps.map(short).collect::<Vec<_>>(), ["report not at"]);
+    }
 }

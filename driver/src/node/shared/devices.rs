@@ -1,0 +1,263 @@
+//! One look at loop devices and mounts, with the pins and the markers among the devices.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+
+use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
+use crate::kernel::{self, Kernel, LoopInfo, LoopScope};
+use crate::node::{Error, Result};
+use crate::reach::markers::{self, Marker};
+use crate::reach::pins::{self, Pin};
+
+/// Loop devices and mounts at one time.
+#[derive(Debug)]
+pub(super) struct Devices {
+    state: KernelState,
+    markers: Vec<Marker>,
+    pins: Vec<Pin>,
+}
+
+impl Devices {
+    /// Reads everything. What is only known may be old, and nothing is given up because of that.
+    pub(super) fn look(kernel: &dyn Kernel) -> kernel::Result<Devices> {
+        KernelState::read(kernel).map(Devices::of)
+    }
+
+    /// What is known, some of which may be old. It costs little.
+    pub(super) fn known(kernel: &dyn Kernel) -> kernel::Result<Devices> {
+        KernelState::known(kernel, LoopScope::All).map(Devices::of)
+    }
+
+    fn of(state: KernelState) -> Devices {
+        Devices {
+            markers: markers::all(state.loops.iter()),
+            pins: pins::of(state.loops.iter()),
+            state,
+        }
+    }
+
+    /// The attached device with this minor.
+    pub(super) fn device(&self, minor: u32) -> Option<&LoopInfo> {
+        self.state.device(minor)
+    }
+
+    /// UNAVAILABLE while the kernel can't describe a device that may be a pin on one of these.
+    pub(super) fn refuse_undecided(&self, minors: &BTreeSet<u32>) -> Result<()> {
+        let mut silent = self.state.loops.silent();
+        let undecided = silent.find(|device| {
+            let over = over_node(&device.backing_path);
+            over.is_some_and(|over| minors.contains(&over)) && pins::undecided([*device]).is_some()
+        });
+        match undecided {
+            None => Ok(()),
+            Some(device) => Err(Error::NotYet(format!(
+                "/dev/loop{} does not say now which device it is over: it may be that of a node that \
+                 uses the volume",
+                device.minor
+            ))),
+        }
+    }
+
+    /// The minors of a volume's own devices.
+    pub(super) fn of_volume(&self, identity: &VolumeIdentity) -> BTreeSet<u32> {
+        let state = VolumeState::of(&self.state, identity.clone());
+        state.own().map(|device| device.minor).collect()
+    }
+
+    /// True if any node has pinned a device, alive or not.
+    pub(super) fn is_pinned(&self, minor: u32) -> bool {
+        self.pins_over(&BTreeSet::from([minor])).next().is_some()
+    }
+
+    /// The pins on these devices, of nodes that are alive or not.
+    pub(super) fn pins_over(&self, minors: &BTreeSet<u32>) -> impl Iterator<Item = &Pin> {
+        let pins = self.pins.iter();
+        pins.filter(move |pin| minors.contains(&pin.over))
+    }
+
+    /// The nodes with a live pin on one of these devices.
+    pub(super) fn holders(&self, minors: &BTreeSet<u32>) -> BTreeSet<String> {
+        let live = pins::live(&self.pins, &self.markers);
+        let nodes = minors.iter().filter_map(|minor| live.get(minor)).flatten();
+        nodes.map(|node| (*node).to_owned()).collect()
+    }
+
+    /// The pins without a marker.
+    pub(super) fn dead(&self) -> Vec<Pin> {
+        pins::dead(&self.pins, &self.markers)
+    }
+
+    /// True if a node shares the kernel of this name.
+    pub(super) fn is_here(&self, node: &str, kernel: &str) -> bool {
+        let seen = markers::seen(self.state.loops.iter(), kernel);
+        seen.iter().any(|marker| marker.node == node)
+    }
+
+    /// True if there is a pin of this marker over a device. One that detaches when it is closed is
+    /// given up already.
+    pub(super) fn has_pin(&self, marker: &Marker, over: u32) -> bool {
+        let mut pins = self.pins.iter();
+        pins.any(|pin| {
+            let device = self.device(pin.minor);
+            pin.over == over
+                && pin.nonce == marker.nonce
+                && device.is_some_and(|device| !device.autoclear)
+        })
+    }
+
+    /// The live pins of a node over a device. After its kernel got another name, a node has two
+    /// markers.
+    pub(super) fn pins_of(&self, node: &str, over: u32) -> Vec<&LoopInfo> {
+        let markers = self.markers.iter().filter(|marker| marker.node == node);
+        let nonces: BTreeSet<&str> = markers.map(|marker| marker.nonce.as_str()).collect();
+        let pins = self.pins.iter().filter(|pin| pin.over == over);
+        pins.filter(|pin| nonces.contains(pin.nonce.as_str()))
+            .filter_map(|pin| self.device(pin.minor))
+            .collect()
+    }
+
+    /// The minors of devices that are mounted or bound in this mount namespace, anchors aside.
+    pub(super) fn used_outside(&self, anchors: &Path) -> BTreeSet<u32> {
+        let mounts = self.state.mounts.entries.iter();
+        mounts
+            .filter(|mount| !mount.mount_point.starts_with(anchors))
+            .flat_map(|mount| mount.loop_minors().chain(mount.loop_node))
+            .collect()
+    }
+}
+
+/// The minor of the loop device with this node. In another mount namespace the node may have any
+/// directory, and it may be deleted.
+fn over_node(path: &str) -> Option<u32> {
+    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
+    let name = Path::new(path).file_name()?.to_str()?;
+    name.strip_prefix("loop")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::kernel::{FileId, LOOP_MAJOR, MountTable};
+
+    fn nonce(digit: char) -> String {
+        digit.to_string().repeat(32)
+    }
+
+    fn marker(minor: u32, node: &str, digit: char) -> LoopInfo {
+        LoopInfo {
+            minor,
+            backing: Some(FileId {
+                dev: 1,
+                ino: minor.into(),
+            }),
+            backing_path: format!("/state/kernel/marker,kernel,{node},{}", nonce(digit)),
+            read_only: true,
+            autoclear: true,
+            ..LoopInfo::default()
+        }
+    }
+
+    fn pin(minor: u32, over: u32, digit: char) -> LoopInfo {
+        LoopInfo {
+            minor,
+            backing: Some(FileId {
+                dev: 5,
+                ino: over.into(),
+            }),
+            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
+            backing_path: format!("/dev/loop{over}"),
+            label: pins::label(&nonce(digit)),
+            read_only: true,
+            ..LoopInfo::default()
+        }
+    }
+
+    fn devices(loops: Vec<LoopInfo>, mounts: &str) -> Devices {
+        Devices::of(KernelState {
+            loops: loops.into(),
+            mounts: MountTable::parse(mounts.as_bytes()).unwrap(),
+        })
+    }
+
+    #[test]
+    fn a_node_holds_what_its_containers_have_pinned() {
+        let given_up = LoopInfo {
+            autoclear: true,
+            ..pin(14, 9, 'a')
+        };
+        let all = devices(
+            vec![
+                marker(1, "u", 'a'),
+                marker(2, "u", 'b'),
+                marker(3, "w", 'c'),
+                pin(10, 7, 'a'),
+                pin(11, 7, 'b'),
+                pin(12, 7, 'c'),
+                pin(13, 8, 'd'),
+                given_up,
+            ],
+            "",
+        );
+        let names = |minors: &[u32]| all.holders(&minors.iter().copied().collect());
+        assert_eq!(
+            names(&[7]),
+            BTreeSet::from(["u".to_owned(), "w".to_owned()])
+        );
+        assert_eq!(names(&[8]), BTreeSet::new(), "its container is gone");
+        assert_eq!(names(&[6]), BTreeSet::new());
+        let minors = |node, over| -> Vec<u32> {
+            let pins = all.pins_of(node, over).into_iter();
+            pins.map(|pin| pin.minor).collect()
+        };
+        assert_eq!(minors("u", 7), [10, 11]);
+        assert_eq!(minors("w", 7), [12]);
+        assert_eq!(minors("w", 8), [] as [u32; 0]);
+        let marker = |digit| Marker {
+            kernel: "kernel".to_owned(),
+            node: "u".to_owned(),
+            nonce: nonce(digit),
+        };
+        assert!(all.has_pin(&marker('a'), 7) && !all.has_pin(&marker('a'), 8));
+        assert!(
+            !all.has_pin(&marker('a'), 9),
+            "it detaches when it is closed"
+        );
+        assert!(all.is_pinned(8) && !all.is_pinned(6));
+        assert!(all.is_here("u", "kernel") && !all.is_here("u", "other"));
+        assert!(!all.is_here("x", "kernel"));
+    }
+
+    #[test]
+    fn anchors_are_no_use_of_a_node() {
+        let mounts = "\
+30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
+40 1 7:3 / /state/shared/vol rw - ext4 /dev/loop3 rw
+41 1 7:4 / /state/shared/vol2 rw - ext4 /dev/loop4 rw
+42 1 7:4 / /stage/vol2 rw - ext4 /dev/loop4 rw
+43 1 0:5 /loop5 /pod/raw rw - devtmpfs devtmpfs rw
+";
+        let used = devices(Vec::new(), mounts).used_outside(Path::new("/state/shared"));
+        assert_eq!(used, BTreeSet::from([4, 5]));
+    }
+
+    #[test]
+    fn only_a_silent_device_over_the_volume_leaves_it_open() {
+        let table = [
+            ("/dev/loop7", true),
+            ("/loop7 (deleted)", true),
+            ("/dev/loop8", false),
+            ("/pool/volumes/vol/image", false),
+        ];
+        for (path, is_open) in table {
+            let silent = LoopInfo {
+                minor: 9,
+                backing_path: path.to_owned(),
+                ..LoopInfo::default()
+            };
+            let refused = devices(vec![silent], "").refuse_undecided(&BTreeSet::from([7]));
+            assert_eq!(refused.is_err(), is_open, "{path}");
+        }
+        let known = devices(vec![pin(9, 7, 'a')], "");
+        assert!(known.refuse_undecided(&BTreeSet::from([7])).is_ok());
+    }
+}

@@ -1,0 +1,281 @@
+//! Volumes that all nodes of a kernel may use. Each node is a thread with a mount namespace of its own,
+//! as the containers of kind have one.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use hostloop_driver::controller::Anchors;
+use hostloop_driver::kernel::linux::Linux;
+use hostloop_driver::kernel::{FsType, LoopDevices};
+use hostloop_driver::node::{Error, Result};
+use hostloop_driver::storage::{Access, VolumeId};
+use hostloop_proto::csi;
+use hostloop_proto::csi::volume_capability::access_mode::Mode;
+use rstest::rstest;
+
+use crate::testkit::*;
+use crate::tools::{arg, own_namespace, run, until};
+
+/// A node over the machine's kernel.
+type Shared = SharedNode<Linux>;
+
+/// What a node's thread does for a test.
+type Job = Box<dyn FnOnce(&mut Shared) + Send>;
+
+/// A node in a thread with a mount namespace of its own.
+struct Container {
+    jobs: Option<Sender<Job>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Container {
+    fn start(name: &'static str, by: &Arc<SharedBy>) -> Container {
+        let (jobs, todo) = channel::<Job>();
+        let by = by.clone();
+        let thread = std::thread::spawn(move || {
+            own_namespace(&Linux::new(), Path::new("/nothing"));
+            let site = Shared::site();
+            // As kubelet's directory, where a pod may mount something for its node.
+            let state_dir = site.options.state_dir.clone();
+            run("mount", &["--bind", arg(&state_dir), arg(&state_dir)]);
+            run("mount", &["--make-shared", arg(&state_dir)]);
+            let mut node = Shared::start(name, site, &by, |_| {});
+            for job in todo {
+                job(&mut node);
+            }
+        });
+        Container {
+            jobs: Some(jobs),
+            thread: Some(thread),
+        }
+    }
+
+    /// Calls this in the node's thread.
+    #[track_caller]
+    fn run<T: Send + 'static>(&self, call: impl FnOnce(&mut Shared) -> T + Send + 'static) -> T {
+        let (answer, answered) = channel();
+        let job: Job = Box::new(move |node| {
+            let _ = answer.send(call(node));
+        });
+        let jobs = self.jobs.as_ref().expect("the container runs");
+        jobs.send(job).expect("the node's thread runs");
+        answered.recv().expect("the node's thread has panicked")
+    }
+
+    /// Calls this again while another program has a device open, or attaches one.
+    #[track_caller]
+    fn patiently<T: Send + 'static>(
+        &self,
+        call: impl Fn(&Shared) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        self.run(move |node| {
+            let end = Instant::now() + PATIENCE;
+            loop {
+                match call(node) {
+                    Err(Error::FailedPrecondition(why))
+                        if why.contains("still held open") && Instant::now() < end => {}
+                    Err(Error::NotYet(why))
+                        if why.contains("does not say now") && Instant::now() < end => {}
+                    answer => return answer,
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        })
+    }
+
+    /// Ends the container: its mounts, and its marker with them. What it pinned stays.
+    fn end(&mut self) {
+        self.jobs = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            assert!(std::thread::panicking(), "the node's thread has panicked");
+        }
+    }
+}
+
+impl Drop for Container {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// An owner and another node.
+fn nodes() -> [Container; 2] {
+    let by = Arc::new(SharedBy::nodes(&["o", "u"]));
+    ["o", "u"].map(|name| Container::start(name, &by))
+}
+
+fn attach(o: &Container, id: VolumeId, node: &'static str, cap: &csi::VolumeCapability) -> Context {
+    let cap = cap.clone();
+    let context = o.patiently(move |o| o.attach(id, node, &cap));
+    context.unwrap()
+}
+
+fn detach(o: &Container, id: VolumeId, node: &'static str) -> Result<()> {
+    o.patiently(move |o| o.detach(id, node))
+}
+
+fn use_it(
+    node: &Container,
+    id: VolumeId,
+    context: &Context,
+    cap: &csi::VolumeCapability,
+) -> Result<()> {
+    let (context, cap) = (context.clone(), cap.clone());
+    node.patiently(move |node| node.use_it(id, &context, &cap))
+}
+
+fn end_use(node: &Container, id: VolumeId) {
+    node.patiently(move |node| node.end_use(id)).unwrap();
+}
+
+#[rstest]
+#[case::ext4(FsType::Ext4)]
+#[case::xfs(FsType::Xfs)]
+fn nodes_see_one_filesystem_at_once(#[case] fs: FsType) {
+    let [o, u] = nodes();
+    let cap = mount_as(fs, Mode::MultiNodeMultiWriter);
+    let id = o.run(move |o| o.create(on(fs), 64 * MI));
+    let context = attach(&o, id, "o", &cap);
+    assert_eq!(attach(&o, id, "u", &cap), context);
+    for node in [&o, &u] {
+        use_it(node, id, &context, &cap).unwrap();
+    }
+    // Nothing is synced: there is one page cache.
+    u.run(|u| std::fs::write(u.target().join("file"), pattern(1, 5000)).unwrap());
+    o.run(|o| assert_written(&o.target().join("file"), 1, 5000));
+
+    let grown = o.patiently(move |o| {
+        let bytes = o.record(id).capacity_bytes.max(512 * MI);
+        o.pools().expand_volume(&id, bytes)?;
+        o.node().grow(&o.record(id))?;
+        Ok(bytes)
+    });
+    let grown = grown.unwrap();
+    u.run(move |u| {
+        assert_eq!(u.expand(id, &u.target(), grown).unwrap(), grown);
+        let total = u.stats(id, &u.target()).unwrap()[0].total;
+        assert!(total > 400 << 20, "{total}");
+    });
+
+    let minor = o.run(move |o| o.device(id).minor);
+    end_use(&u, id);
+    assert_eq!(
+        o.run(move |o| (o.device(id).minor, o.pins_over(minor))),
+        (minor, 1)
+    );
+    o.run(|o| assert_written(&o.target().join("file"), 1, 5000));
+    end_use(&o, id);
+    for node in ["u", "o"] {
+        detach(&o, id, node).unwrap();
+    }
+    o.run(move |o| {
+        assert_eq!(o.loops(id), []);
+        assert_eq!(o.record(id).stage, None);
+        o.pools().delete_volume(&id).unwrap();
+    });
+}
+
+#[test]
+fn a_volume_of_one_node_moves_with_its_files() {
+    let [o, u] = nodes();
+    let cap = mount_as("ext4", Mode::SingleNodeWriter);
+    let id = o.run(|o| o.create(ext4(), 64 * MI));
+    let mut last: Option<Context> = None;
+    for round in 0..4 {
+        let (node, name, other) = if round % 2 == 0 {
+            (&u, "u", "o")
+        } else {
+            (&o, "o", "u")
+        };
+        let context = attach(&o, id, name, &cap);
+        if let Some(last) = &last {
+            refused!(use_it(node, id, last, &cap), Error::NotYet(_));
+        }
+        use_it(node, id, &context, &cap).unwrap();
+        node.run(move |node| {
+            let file = |round: u8| node.target().join(format!("file{round}"));
+            for earlier in 0..round {
+                assert_written(&file(earlier), earlier, 5000);
+            }
+            // Not synced: the unmount writes it back.
+            std::fs::write(file(round), pattern(round, 5000)).unwrap();
+        });
+        let refused_cap = cap.clone();
+        let elsewhere = o.patiently(move |o| o.attach(id, other, &refused_cap));
+        refused!(elsewhere, Error::FailedPrecondition(_));
+        refused!(detach(&o, id, name), Error::FailedPrecondition(_));
+        end_use(node, id);
+        detach(&o, id, name).unwrap();
+        assert_eq!(o.run(move |o| o.loops(id)), []);
+        last = Some(context);
+    }
+}
+
+/// The node has a bind of the device node and no more: no process has it open.
+#[test]
+fn what_a_node_has_bound_keeps_its_number_until_the_container_ends() {
+    let [o, mut u] = nodes();
+    let cap = block_as(Mode::SingleNodeWriter);
+    let id = o.run(|o| o.create(Access::Block, 16 * MI));
+    let context = attach(&o, id, "u", &cap);
+    use_it(&u, id, &context, &cap).unwrap();
+    let minor = o.run(move |o| o.device(id).minor);
+
+    // A person unmounts the marker, and the driver makes another one.
+    u.run(|u| {
+        run("umount", &[arg(&u.alive())]);
+        u.node().keep_marker().unwrap();
+    });
+    assert_eq!(o.run(move |o| o.pins_over(minor)), 2);
+    u.run(|u| u.die());
+    until("the earlier pin is gone", || {
+        o.run(move |o| {
+            let _ = o.node().keep_marker();
+            o.pins_over(minor) == 1
+        })
+    });
+    refused!(detach(&o, id, "u"), Error::FailedPrecondition(_));
+    o.run(move |o| {
+        let others = (0..30).map(|i| {
+            let path = o.site.root().join(format!("other{i}"));
+            let file = std::fs::File::create_new(path).unwrap();
+            file.set_len(MI).unwrap();
+            o.site.attach_file(&file).minor
+        });
+        let others: Vec<u32> = others.collect();
+        assert!(!others.contains(&minor), "{others:?}");
+        for other in others {
+            let info = o.site.kernel.loop_info(other).unwrap().unwrap();
+            o.site.kernel.loop_release(&info).unwrap();
+        }
+    });
+
+    u.end();
+    until("the node counts as gone", || detach(&o, id, "u").is_ok());
+    assert_eq!(o.run(move |o| o.loops(id)), []);
+}
+
+/// The processes of the driver may end at any time. Nothing is in them that is needed.
+#[test]
+fn a_driver_that_starts_again_leaves_all_as_it_is() {
+    let [o, u] = nodes();
+    let cap = mount_as("ext4", Mode::MultiNodeMultiWriter);
+    let id = o.run(|o| o.create(ext4(), 64 * MI));
+    let context = attach(&o, id, "u", &cap);
+    use_it(&u, id, &context, &cap).unwrap();
+    u.run(|u| std::fs::write(u.target().join("file"), pattern(1, 5000)).unwrap());
+    for node in [&o, &u] {
+        node.run(|node| node.restart());
+    }
+    assert_eq!(attach(&o, id, "u", &cap), context);
+    use_it(&u, id, &context, &cap).unwrap();
+    u.run(|u| assert_written(&u.target().join("file"), 1, 5000));
+    end_use(&u, id);
+    detach(&o, id, "u").unwrap();
+    assert_eq!(o.run(move |o| o.loops(id)), []);
+}
