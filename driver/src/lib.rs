@@ -31,6 +31,7 @@ pub mod inspect;
 pub mod node;
 pub mod pool_faults;
 pub mod proxy;
+pub mod reach;
 pub mod record;
 pub mod rpc_faults;
 pub mod serve;
