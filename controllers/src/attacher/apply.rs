@@ -35,7 +35,7 @@ pub enum PublishError {
     Call(#[from] Failure),
     #[error(transparent)]
     List(#[from] ListError),
-    #[error("another process has taken over")]
+    #[error("another process is responsible")]
     NotOurs,
 }
 
@@ -62,7 +62,7 @@ impl Attacher {
     /// Reconciles an attachment, by its name.
     pub(super) async fn attachment(&self, name: &str) -> Outcome {
         let attachment = self.attachments.get(name);
-        let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
+        let Some(attachment) = attachment.filter(|attachment| self.may_serve(attachment)) else {
             self.forced.lock().remove(name);
             self.for_slot.leave(name);
             return Outcome::Done;
@@ -90,6 +90,10 @@ impl Attacher {
         forced: bool,
     ) -> Result<(), PublishError> {
         let facts = self.gather(attachment, forced).await?;
+        // The caches may have lacked the volume.
+        if !self.serves(attachment, facts.volume.as_deref()) {
+            return Err(PublishError::NotOurs);
+        }
         let done = match self.settings.decide(&facts) {
             Ok(Step::Nothing) => Ok(()),
             Ok(Step::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,
