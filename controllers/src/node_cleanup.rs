@@ -12,6 +12,9 @@
 //! | content of a snapshot that is being deleted | remove our finalizer |
 //! | CSIStorageCapacity | delete it |
 //!
+//! The node of a volume that all nodes of a kernel can use is the one in its label: it detaches the
+//! volume from all of them, also from one that is gone.
+//!
 //! A node counts as gone if no node of that name was seen for a grace period. A live GET on the API
 //! server must confirm it. If a node exists but has the out-of-service taint, only its
 //! VolumeAttachments are released. Objects with policy Retain are never deleted here, but one that its
@@ -22,10 +25,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::api::duration;
 use crate::api::object_name::VolumeNaming;
+use crate::api::{duration, pv};
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
@@ -62,6 +66,8 @@ struct NodeCleanup {
     capacities: Option<Store<CSIStorageCapacity>>,
     /// The driver's volumes by node affinity. A cluster has few affinities, with many volumes each.
     by_affinity: Index<PersistentVolume>,
+    /// PersistentVolumes that all nodes of a kernel can use, by name.
+    shared: Index<PersistentVolume>,
     /// Claims that wait for a volume, by selected node.
     waiting: Index<PersistentVolumeClaim>,
     resolver: NodeResolver,
@@ -112,6 +118,10 @@ impl NodeCleanup {
         NodeCleanup {
             by_affinity: volumes
                 .index(move |volume| of_volumes.place(volume).into_iter().collect()),
+            shared: volumes.index(|volume| {
+                let name = pv::is_shared(volume).then(|| volume.name_any());
+                name.into_iter().collect()
+            }),
             waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
             kube: context.kube.managed_by("hostloop-gone-nodes"),
             context,

@@ -66,6 +66,15 @@ pub(crate) fn node_terms(volume: &PersistentVolume) -> Option<&[NodeSelectorTerm
     Some(&affinity.required.as_ref()?.node_selector_terms)
 }
 
+/// The values in a volume's node affinity: the names of nodes, if its driver made the volume for them.
+pub(crate) fn affine_values(volume: &PersistentVolume) -> impl Iterator<Item = &str> {
+    let terms = node_terms(volume).unwrap_or_default().iter();
+    terms
+        .flat_map(|term| term.match_expressions.iter().flatten())
+        .flat_map(|requirement| requirement.values.iter().flatten())
+        .map(String::as_str)
+}
+
 /// The claim that a volume names.
 pub(crate) fn claim(volume: &PersistentVolume) -> Option<&ObjectReference> {
     volume.spec.as_ref()?.claim_ref.as_ref()

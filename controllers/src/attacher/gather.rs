@@ -34,7 +34,7 @@ pub(crate) async fn attachment_of(
     let attachments = context.caches.attachments();
     let mut nodes = BTreeSet::from([node]);
     if pv::is_shared(volume) {
-        nodes.extend(affine_values(volume));
+        nodes.extend(pv::affine_values(volume));
     }
     for node in nodes {
         let expected = expected_name(handle, driver, node);
@@ -46,15 +46,6 @@ pub(crate) async fn attachment_of(
         }
     }
     Ok(None)
-}
-
-/// The values in a volume's affinity: the names of nodes, if it is the driver's.
-fn affine_values(volume: &PersistentVolume) -> impl Iterator<Item = &str> {
-    let terms = pv::node_terms(volume).unwrap_or_default().iter();
-    terms
-        .flat_map(|term| term.match_expressions.iter().flatten())
-        .flat_map(|requirement| requirement.values.iter().flatten())
-        .map(String::as_str)
 }
 
 impl Attacher {

@@ -83,6 +83,60 @@ fn attachments() {
     );
 }
 
+/// The node that has the volume detaches it from all others, also from those that are gone.
+#[test]
+fn attachments_of_shared_volumes() {
+    for (user, owner, expected) in [
+        ("n1", "n1", ""),
+        ("n2", "n1", ""),
+        ("n1", "n2", "n2 release attachment"),
+        ("n2", "n2", "n2 release attachment"),
+        ("n3", "n2", "n2 release attachment"),
+    ] {
+        let volume = shared("v", owner, &[owner, user]);
+        let facts = Facts {
+            attachments: vec![object(deleted(attachment("a", "v", user)))],
+            shared: [("v".to_owned(), object(volume))].into(),
+            ..Facts::default()
+        };
+        assert_eq!(found(&facts).join(", "), expected, "{user} {owner}");
+    }
+}
+
+#[test]
+fn a_shared_volume_out_of_service_is_that_of_its_owner() {
+    let taint = json!({"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"});
+    let down = json!({"spec": {"taints": [taint]}, "status": {
+        "conditions": [{"type": "Ready", "status": "False"}]}});
+    for (user, owner, expected) in [
+        ("n1", "n1", &["n1 release attachment"][..]),
+        ("n2", "n1", &["n1 release attachment"]),
+        ("n1", "n2", &[]),
+        ("n2", "n2", &[]),
+    ] {
+        let volume = shared("v", owner, &["n1", "n2"]);
+        let facts = Facts {
+            nodes: vec![object(with(node("n1"), &down)), object(node("n2"))],
+            attachments: vec![object(deleted(attachment("a", "v", user)))],
+            shared: [("v".to_owned(), object(volume))].into(),
+            ..Facts::default()
+        };
+        let found = settings().out_of_service(&facts);
+        let found: Vec<String> = found.iter().map(word).collect();
+        assert_eq!(found, expected, "{user} {owner}");
+    }
+}
+
+/// They have one affinity, and one of them is on a node that is there.
+#[test]
+fn shared_volumes_with_one_affinity_have_their_own_places() {
+    let nodes = ["n1", "n2"];
+    let of = |owner: &str| object::<PersistentVolume>(shared("v", owner, &nodes));
+    let settings = settings();
+    assert_ne!(settings.place(&of("n1")), settings.place(&of("n2")));
+    assert_eq!(settings.place(&of("n1")), settings.place(&of("n1")));
+}
+
 #[test]
 fn volumes() {
     let put = |facts: &mut Facts, value| facts.volumes.push(value);
