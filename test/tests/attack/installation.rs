@@ -1,6 +1,6 @@
 //! The names under which hostloop is installed in this run: the usual ones, another driver name
-//! (`ATTACK_DRIVER_NAME`), or those of an overlay (`ATTACK_OVERLAY`). The whole table holds under
-//! each of them.
+//! (`ATTACK_DRIVER_NAME`), or those of an overlay (`ATTACK_OVERLAY`). Or its nodes share a kernel
+//! (`ATTACK_SHARED_KERNEL`). The whole table holds under each of them.
 
 use std::env;
 use std::sync::LazyLock;
@@ -10,6 +10,9 @@ use hostloop_test::machine::root;
 
 /// The usual topology key. The attack table has it.
 const TOPOLOGY_KEY: &str = "topology.hostloop.csi.dev/node";
+
+/// The component with the policies for nodes that share a kernel.
+const SHARED_KERNEL: &str = "shared-kernel/policies";
 
 /// The overlay that has names of its own.
 const DROP_IN: &str = "csi-hostpath";
@@ -22,6 +25,8 @@ pub(crate) struct Installation {
     /// Of both accounts, the lease, and the capacities.
     pub(crate) namespace: &'static str,
     pub(crate) topology_key: &'static str,
+    /// The stolen node shares its kernel with the other one.
+    pub(crate) shares_kernel: bool,
     /// The arguments of `scripts/render`. Without them, the manifest is the one in the checkout.
     rendered: Vec<String>,
 }
@@ -31,7 +36,12 @@ impl Installation {
     pub(crate) fn of_run() -> &'static Installation {
         static OF_RUN: LazyLock<Installation> = LazyLock::new(|| {
             let variable = |name: &str| env::var(name).ok();
-            Installation::of(variable("ATTACK_OVERLAY"), variable("ATTACK_DRIVER_NAME"))
+            let named =
+                Installation::of(variable("ATTACK_OVERLAY"), variable("ATTACK_DRIVER_NAME"));
+            match variable("ATTACK_SHARED_KERNEL") {
+                Some(_) => named.with_shared_kernel(),
+                None => named,
+            }
         });
         &OF_RUN
     }
@@ -41,6 +51,7 @@ impl Installation {
             driver: DRIVER.to_owned(),
             namespace: NAMESPACE,
             topology_key: TOPOLOGY_KEY,
+            shares_kernel: false,
             rendered: Vec::new(),
         };
         match (overlay, driver) {
@@ -50,6 +61,7 @@ impl Installation {
                 namespace: "default",
                 topology_key: "topology.hostpath.csi/node",
                 rendered: vec!["--overlay".to_owned(), overlay],
+                ..usual
             },
             (Some(overlay), None) => Installation {
                 rendered: vec!["--overlay".to_owned(), overlay],
@@ -62,6 +74,14 @@ impl Installation {
             },
             (None, None) => usual,
         }
+    }
+
+    /// This installation, on nodes that share a kernel.
+    fn with_shared_kernel(mut self) -> Installation {
+        self.shares_kernel = true;
+        self.rendered
+            .extend(["--component", SHARED_KERNEL].map(str::to_owned));
+        self
     }
 
     /// The manifest.

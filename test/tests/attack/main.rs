@@ -7,6 +7,7 @@ mod document;
 mod granted;
 mod health;
 mod installation;
+mod shared;
 mod site;
 mod steal;
 mod table;

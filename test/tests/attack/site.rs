@@ -61,6 +61,7 @@ impl Ground {
         let names = Names {
             own: format!("{run}-n1"),
             other: format!("{run}-n2"),
+            third: format!("{run}-n3"),
             run,
         };
         let cluster = tokio::task::block_in_place(|| installed(&names));
@@ -83,6 +84,9 @@ impl Ground {
         };
         let admin = Objects::connect(&ground.cluster.kubeconfig()).await;
         admin.create(ground.names.foreign_class()).await;
+        if Installation::of_run().shares_kernel {
+            admin.create(ground.names.kernels()).await;
+        }
         for resource in ATTACKED {
             for target in Target::ALL {
                 let Some(object) = ground.names.object(resource, target) else {
@@ -120,6 +124,26 @@ async fn in_force(node: &Client, names: &Names) {
         };
         until_in_force(resource, denied).await;
     }
+    // Without the list of kernels, the policies refuse what a node may do.
+    for resource in ["persistentvolumes", "volumeattachments"] {
+        let api = names.api(node, resource);
+        let name = names.of(Target::Own);
+        let taken = || async {
+            let patched = api
+                .patch(&name, &dry_patch(), &Patch::Merge(json!({})))
+                .await;
+            patched.ok().map(drop)
+        };
+        until_in_force(resource, taken).await;
+    }
+    let volumes = names.api(node, "persistentvolumes");
+    let volume = names.new_object("persistentvolumes", Target::Own);
+    let volume = serde_json::from_value(volume.expect("a node makes it")).expect("it is an object");
+    let taken = || async {
+        let made = volumes.create(&dry_post(), &volume).await;
+        made.ok().map(drop)
+    };
+    until_in_force("new volumes", taken).await;
     // This one looks at classes, too, and may take longer.
     let rooms = names.api(node, "csistoragecapacities");
     let mut room = names
@@ -152,7 +176,7 @@ fn api_of(client: &Client, resource: &str, namespace: &str) -> Api<DynamicObject
 
 impl Names {
     /// The API of a resource in the namespace of this run's objects.
-    fn api(&self, client: &Client, resource: &str) -> Api<DynamicObject> {
+    pub(crate) fn api(&self, client: &Client, resource: &str) -> Api<DynamicObject> {
         let namespace = match resource {
             "csistoragecapacities" | "leases" => Installation::of_run().namespace,
             _ => &self.run,
@@ -312,7 +336,7 @@ pub(crate) fn dry_post() -> PostParams {
 }
 
 /// The API server's reason for refusing; any other error fails the test.
-fn message(error: &kube::Error) -> String {
+pub(crate) fn message(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if [403, 422].contains(&status.code) => status.message.clone(),
         error => panic!("the server could not be asked: {error}"),

@@ -48,6 +48,8 @@ pub(crate) struct Names {
     pub(crate) own: String,
     /// Another node.
     pub(crate) other: String,
+    /// A node that never shares the kernel of the others.
+    pub(crate) third: String,
 }
 
 impl Names {
@@ -102,6 +104,15 @@ impl Names {
             _ => return None,
         };
         Some(json!({"status": {handle: "snap-p1-1"}}))
+    }
+
+    /// Which nodes share a kernel, as an administrator says.
+    pub(crate) fn kernels(&self) -> Value {
+        json!({
+            "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"namespace": Installation::of_run().namespace, "name": "hostloop-kernels"},
+            "data": {"a": format!("{}\n{}", self.other, self.own), "b": self.third},
+        })
     }
 
     /// The class of another driver.
