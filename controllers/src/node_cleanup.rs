@@ -13,7 +13,8 @@
 //! | CSIStorageCapacity | delete it |
 //!
 //! The node of a volume that all nodes of a kernel can use is the one in its label: it detaches the
-//! volume from all of them, also from one that is gone.
+//! volume from all of them, also from one that is gone. While it is there and not ready, an event on the
+//! claim says what waits for it.
 //!
 //! A node counts as gone if no node of that name was seen for a grace period. A live GET on the API
 //! server must confirm it. If a node exists but has the out-of-service taint, only its
@@ -74,6 +75,10 @@ struct NodeCleanup {
     absent: GracePeriod<String>,
     /// When a bound volume was last reported, by UID.
     reported: BTreeMap<String, Instant>,
+    /// Attachments that wait for the node that has their volume, by name.
+    away: GracePeriod<String>,
+    /// When such an attachment was last reported, by name.
+    reported_away: BTreeMap<String, Instant>,
     /// The number of volumes reported in this pass.
     reported_now: usize,
 }
@@ -131,6 +136,8 @@ impl NodeCleanup {
             resolver: NodeResolver::default(),
             absent: GracePeriod::default(),
             reported: BTreeMap::new(),
+            away: GracePeriod::default(),
+            reported_away: BTreeMap::new(),
             reported_now: 0,
         }
     }
@@ -166,6 +173,8 @@ impl NodeCleanup {
         self.resolver
             .note(&nodes, &csi_nodes, &self.settings.driver);
         let facts = self.gather(nodes);
+        let waiting = self.settings.waiting_for_owner(&facts);
+        self.report_waiting(&waiting, now);
         let leftovers = self.settings.leftovers(&facts, &self.resolver);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();

@@ -14,6 +14,7 @@ use crate::api::constants::VOLUME_FINALIZER;
 use crate::api::object_name::VolumeNaming;
 use crate::api::scope::{MANAGED_BY, NODE_LABEL};
 use crate::api::{node, pv, pvc};
+use crate::attacher::decide::is_attached;
 use crate::client::Resource;
 use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
@@ -76,6 +77,15 @@ pub(super) enum Step {
 pub(super) struct Leftover {
     pub(super) node: String,
     pub(super) step: Option<Step>,
+}
+
+/// An attachment that waits for the node that has its shared volume.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OwnerAway {
+    pub(super) attachment: Arc<VolumeAttachment>,
+    pub(super) volume: Arc<PersistentVolume>,
+    /// The node, which is not ready.
+    pub(super) owner: String,
 }
 
 /// An object with a step, if it names a missing node.
@@ -157,6 +167,29 @@ impl Settings {
             })
         })
         .collect()
+    }
+
+    /// Returns attachments that are to be made or ended while the node that has their shared volume is
+    /// not ready. No other node's process can do that.
+    pub(super) fn waiting_for_owner(&self, facts: &Facts) -> Vec<OwnerAway> {
+        let away = facts.nodes.iter().filter(|node| !node::is_ready(node));
+        let away: BTreeSet<String> = away.map(|node| node.name_any()).collect();
+        let ours = facts
+            .attachments
+            .iter()
+            .filter(|attachment| attachment.spec.attacher == self.driver);
+        ours.filter(|attachment| attachment.is_deleting() || !is_attached(attachment))
+            .filter_map(|attachment| {
+                let named = attachment.spec.source.persistent_volume_name.as_ref()?;
+                let volume = facts.shared.get(named)?;
+                let owner = node::owner_of(volume, &facts.nodes)?;
+                away.contains(&owner).then(|| OwnerAway {
+                    attachment: attachment.clone(),
+                    volume: volume.clone(),
+                    owner,
+                })
+            })
+            .collect()
     }
 
     /// An attachment that is not being deleted may be wanted.

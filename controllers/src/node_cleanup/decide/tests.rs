@@ -127,6 +127,50 @@ fn a_shared_volume_out_of_service_is_that_of_its_owner() {
     }
 }
 
+#[test]
+fn attachments_wait_for_a_node_that_is_not_ready() {
+    let not_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    let attached = json!({"status": {"attached": true}});
+    for (what, user, owner, change, expected) in [
+        ("to be attached", "n2", "n1", json!({}), Some("n1")),
+        (
+            "to be detached",
+            "n2",
+            "n1",
+            with(going(), &attached),
+            Some("n1"),
+        ),
+        ("to its own node", "n1", "n1", json!({}), Some("n1")),
+        ("attached", "n2", "n1", attached, None),
+        ("of a ready node", "n1", "n2", json!({}), None),
+        ("of a missing node", "n2", "n3", json!({}), None),
+        (
+            "of another driver",
+            "n2",
+            "n1",
+            json!({"spec": {"attacher": "other"}}),
+            None,
+        ),
+    ] {
+        let facts = Facts {
+            nodes: vec![object(with(node("n1"), &not_ready)), object(node("n2"))],
+            attachments: vec![
+                object(with(attachment("a", "v", user), change)),
+                object(attachment("b", "of-one-node", "n1")),
+            ],
+            shared: [(
+                "v".to_owned(),
+                object(shared("v", owner, &["n1", "n2", "n3"])),
+            )]
+            .into(),
+            ..Facts::default()
+        };
+        let found = settings().waiting_for_owner(&facts);
+        let found: Vec<&str> = found.iter().map(|one| &*one.owner).collect();
+        assert_eq!(found, Vec::from_iter(expected), "{what}");
+    }
+}
+
 /// They have one affinity, and one of them is on a node that is there.
 #[test]
 fn shared_volumes_with_one_affinity_have_their_own_places() {
