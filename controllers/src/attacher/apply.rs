@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostloop_proto::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -21,6 +22,9 @@ use crate::csi::driver::ControllerCapability;
 use crate::csi::{Failure, Freed, ListError, list};
 use crate::queue::Outcome;
 use crate::secrets::{self, SecretError};
+
+/// How long until the detach of a shared volume is tried again that its node still uses.
+const HELD: Duration = Duration::from_secs(10);
 
 /// Why an attachment could not be reconciled.
 #[derive(Debug, thiserror::Error)]
@@ -79,9 +83,24 @@ impl Attacher {
             Err(PublishError::NotOurs) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(attachment = name, %error, "attaching or detaching failed, and is tried again");
-                Outcome::Failed
+                if self.is_held(&attachment, &error) {
+                    Outcome::RetryAfter(HELD)
+                } else {
+                    Outcome::Failed
+                }
             }
         }
+    }
+
+    /// True if a shared volume can't be detached because its node still uses it. Nothing reports when
+    /// that ends: another pod may wait for it, and so would wait for the backoff, too.
+    fn is_held(&self, attachment: &VolumeAttachment, error: &PublishError) -> bool {
+        let is_refused = matches!(
+            error, PublishError::Call(failure) if failure.code() == Code::FailedPrecondition
+        );
+        let name = attachment.spec.source.persistent_volume_name.as_deref();
+        let volume = name.and_then(|name| self.volumes.get(name));
+        attachment.is_deleting() && is_refused && volume.as_deref().is_some_and(pv::is_shared)
     }
 
     async fn sync(

@@ -165,3 +165,29 @@ async fn the_finalizer_of_a_volume_outlives_its_attachment_to_another_node() {
     assert_eq!(setup.attacher.volume("pv").await, Outcome::Done);
     assert_eq!(setup.volume()["metadata"]["finalizers"], json!(["x"]));
 }
+
+/// Its kubelet has died, and its container lives on.
+#[tokio::test]
+async fn a_detach_from_a_node_that_still_uses_the_volume_is_tried_again_soon() {
+    for (is_going, code, expected) in [
+        (true, Code::FailedPrecondition, Outcome::RetryAfter(HELD)),
+        (true, Code::Unavailable, Outcome::Failed),
+        (false, Code::FailedPrecondition, Outcome::Failed),
+    ] {
+        let setup = on_node("vol-a1-0");
+        let volume = of_kernel("vol-a1-0");
+        setup.world.add(&setup.attacher.volumes, volume);
+        let node = json!({"spec": {"nodeName": "n2"}});
+        let change = if is_going {
+            with(deleting(), node)
+        } else {
+            node
+        };
+        setup.add(change);
+        setup
+            .world
+            .script
+            .fail(tonic::Status::new(code, "n2 still has the volume mounted"));
+        assert_eq!(setup.work().await, expected, "{is_going} {code:?}");
+    }
+}
