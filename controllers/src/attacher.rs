@@ -16,8 +16,8 @@ use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
 
-use crate::api::duration;
-use crate::api::scope::Scope;
+use crate::api::scope::{NODE_LABEL, Scope, node_label};
+use crate::api::{duration, pv};
 use crate::cache::{Change, Index, Store};
 use crate::client::Kube;
 use crate::controller::workers::WORKERS;
@@ -75,8 +75,10 @@ struct Attacher {
     csi_nodes: Store<CSINode>,
     /// Attachments by PV name.
     of_volume: Index<VolumeAttachment>,
-    /// Attachments with a status that contradicts the driver.
+    /// Attachments with a status that contradicts the driver, or that it must confirm.
     forced: Mutex<BTreeSet<String>>,
+    /// Attachments of shared volumes that the driver confirms or has confirmed to this process.
+    confirmed: Mutex<BTreeSet<String>>,
     queue: Queue<ObjectKey>,
     volume_queue: Queue<ObjectKey>,
     /// Attachments that wait until another volume of their node is detached.
@@ -181,6 +183,7 @@ impl Attacher {
             queue,
             volume_queue: context.queue(),
             forced: Mutex::default(),
+            confirmed: Mutex::default(),
             attachments,
             of_volume,
             settings,
@@ -251,9 +254,41 @@ impl Attacher {
         waiting.map(move |one| ObjectKey::of_attachment(&one, &volumes))
     }
 
-    /// True if this process is responsible for an attachment.
-    fn is_mine(&self, attachment: &VolumeAttachment) -> bool {
+    /// True if this process is responsible for an attachment of this volume. A shared volume is
+    /// attached and detached by the node that has it, whichever node the attachment is to.
+    ///
+    /// Without its volume, an attachment shows only by its label that it is of a shared one: the leader
+    /// labels it with the node that has the volume. A driver detaches what it does not have with
+    /// success, and the node that has the volume would never know.
+    fn serves(&self, attachment: &VolumeAttachment, volume: Option<&PersistentVolume>) -> bool {
+        let scope = &self.context.scope;
+        let owner = match volume {
+            Some(volume) if pv::is_shared(volume) => Some(self.context.owner(volume)),
+            _ => None,
+        };
+        let is_unknown = volume.is_none() && attachment.spec.source.inline_volume_spec.is_none();
+        let label = attachment.labels().get(NODE_LABEL);
+        let is_labelled = label
+            .zip(scope.node())
+            .map(|(label, node)| *label == node_label(node));
         attachment.spec.attacher == self.settings.driver
-            && self.context.scope.has_node(&attachment.spec.node_name)
+            && decide::serves(
+                owner,
+                is_labelled.filter(|_| is_unknown),
+                scope.has_node(&attachment.spec.node_name),
+            )
+    }
+
+    /// True if this process may be responsible for an attachment, as far as the caches show: a node's
+    /// may lack the volume.
+    fn may_serve(&self, attachment: &VolumeAttachment) -> bool {
+        let name = attachment.spec.source.persistent_volume_name.as_deref();
+        let volume = name.and_then(|name| self.volumes.get(name));
+        if volume.is_some() {
+            return self.serves(attachment, volume.as_deref());
+        }
+        let is_to_it = self.context.scope.has_node(&attachment.spec.node_name);
+        let is_ours = attachment.spec.attacher == self.settings.driver;
+        is_ours && (is_to_it || self.serves(attachment, None))
     }
 }

@@ -12,6 +12,10 @@
 //! | content of a snapshot that is being deleted | remove our finalizer |
 //! | CSIStorageCapacity | delete it |
 //!
+//! The node of a volume that all nodes of a kernel can use is the one in its label: it detaches the
+//! volume from all of them, also from one that is gone. While it is there and not ready, an event on the
+//! claim says what waits for it.
+//!
 //! A node counts as gone if no node of that name was seen for a grace period. A live GET on the API
 //! server must confirm it. If a node exists but has the out-of-service taint, only its
 //! VolumeAttachments are released. Objects with policy Retain are never deleted here, but one that its
@@ -22,10 +26,11 @@ use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use kube::ResourceExt;
 use tokio::time::Instant;
 
-use crate::api::duration;
 use crate::api::object_name::VolumeNaming;
+use crate::api::{duration, pv};
 use crate::attacher;
 use crate::cache::{Index, Store};
 use crate::client::Kube;
@@ -62,12 +67,18 @@ struct NodeCleanup {
     capacities: Option<Store<CSIStorageCapacity>>,
     /// The driver's volumes by node affinity. A cluster has few affinities, with many volumes each.
     by_affinity: Index<PersistentVolume>,
+    /// PersistentVolumes that all nodes of a kernel can use, by name.
+    shared: Index<PersistentVolume>,
     /// Claims that wait for a volume, by selected node.
     waiting: Index<PersistentVolumeClaim>,
     resolver: NodeResolver,
     absent: GracePeriod<String>,
     /// When a bound volume was last reported, by UID.
     reported: BTreeMap<String, Instant>,
+    /// Attachments that wait for the node that has their volume, by name.
+    away: GracePeriod<String>,
+    /// When such an attachment was last reported, by name.
+    reported_away: BTreeMap<String, Instant>,
     /// The number of volumes reported in this pass.
     reported_now: usize,
 }
@@ -112,6 +123,10 @@ impl NodeCleanup {
         NodeCleanup {
             by_affinity: volumes
                 .index(move |volume| of_volumes.place(volume).into_iter().collect()),
+            shared: volumes.index(|volume| {
+                let name = pv::is_shared(volume).then(|| volume.name_any());
+                name.into_iter().collect()
+            }),
             waiting: claims.index(move |claim| of_claims.awaited(claim).into_iter().collect()),
             kube: context.kube.managed_by("hostloop-gone-nodes"),
             context,
@@ -121,6 +136,8 @@ impl NodeCleanup {
             resolver: NodeResolver::default(),
             absent: GracePeriod::default(),
             reported: BTreeMap::new(),
+            away: GracePeriod::default(),
+            reported_away: BTreeMap::new(),
             reported_now: 0,
         }
     }
@@ -156,6 +173,8 @@ impl NodeCleanup {
         self.resolver
             .note(&nodes, &csi_nodes, &self.settings.driver);
         let facts = self.gather(nodes);
+        let waiting = self.settings.waiting_for_owner(&facts);
+        self.report_waiting(&waiting, now);
         let leftovers = self.settings.leftovers(&facts, &self.resolver);
         let named = leftovers.iter().map(|leftover| leftover.node.clone());
         let named: std::collections::BTreeSet<String> = named.collect();

@@ -5,7 +5,8 @@
 //! objects:
 //!
 //! - A volume that is published to this node, without a VolumeAttachment and without being staged,
-//!   is unpublished.
+//!   is unpublished. So is a shared volume of this node that is published to any node without one: it
+//!   is staged for as long as it is published.
 //! - A volume without a PersistentVolume is an orphan. It is counted and reported by an event at
 //!   the node. It may hold data, so it is kept.
 //! - An orphan that was made for a deleted claim and never held data is deleted. A copy holds data
@@ -39,6 +40,8 @@ mod inventory;
 mod publications;
 
 pub use inventory::{Inventory, InventoryEntry};
+
+use decide::Publication;
 
 /// Default timeout of a CSI call.
 const TIMEOUT: Duration = Duration::from_secs(15);
@@ -109,7 +112,7 @@ struct Scanner {
     settings: ScanSettings,
     timeout: Duration,
     without_pv: GracePeriod<String>,
-    stale_publications: GracePeriod<String>,
+    stale_publications: GracePeriod<Publication>,
     /// Volumes with an object that the cache lacks, and when the API server returned that object.
     confirmed: BTreeMap<String, Instant>,
     /// The orphans in the last report.
@@ -174,10 +177,11 @@ impl Scanner {
         } = self.settings.options;
         let about = about(interval.max(Duration::from_secs(1)));
         let now = Instant::now();
-        let next = [&self.without_pv, &self.stale_publications]
-            .into_iter()
-            .filter_map(|since| since.next(now, grace))
-            .min();
+        let ends = [
+            self.without_pv.next(now, grace),
+            self.stale_publications.next(now, grace),
+        ];
+        let next = ends.into_iter().flatten().min();
         next.map_or(about, |next| about.min(next - now))
     }
 

@@ -362,6 +362,13 @@ pub struct VolumeArgs {
     #[arg(long, value_name = "KEY=VALUE,...", value_delimiter = ',')]
     pub topology: Vec<Segment>,
 
+    /// A directory with a file for each kernel that several nodes share, as those of kind do: its
+    /// name is the kernel's, and it has the names of the nodes, at most 16, separated by whitespace.
+    /// Volumes of classes with reach=kernel can be used on all of them. The driver reads the files
+    /// again at each use [default: no node shares its kernel]
+    #[arg(long, value_name = "DIR")]
+    pub kernels: Option<PathBuf>,
+
     /// Mutable parameters that the driver accepts [default: all that it knows]
     #[arg(
         long = "accepted-mutable-parameter-names",

@@ -17,6 +17,7 @@ mod health;
 mod info;
 pub(crate) mod inline_attributes;
 mod inline_limits;
+mod marker;
 mod mount_options;
 mod mount_stage;
 mod publish;

@@ -40,6 +40,10 @@ pub const FAULT: &str = "hostloop.csi.dev/fault";
 pub const NODE_ID: &str = "csi.alpha.kubernetes.io/node-id";
 /// Volume attribute: the identity of the process that created the volume.
 pub const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
+/// Volume attribute, and class parameter: the nodes that can use a volume.
+pub const REACH: &str = "reach";
+/// Value of [`REACH`]: all nodes that share a kernel with the node that has the volume.
+pub const REACH_KERNEL: &str = "kernel";
 /// The API group of snapshots.
 pub const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 /// The API group of group snapshots, their contents and classes.

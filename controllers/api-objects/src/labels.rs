@@ -7,7 +7,8 @@ pub const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
 /// This label assigns claims, volumes and attachments to a node. It only filters watches: the
 /// selected node decides for a claim, the node affinity for a volume, and `spec.nodeName` for an
-/// attachment.
+/// attachment. Of a volume that all nodes of a kernel can use, the pool in the handle decides, also for
+/// its attachments.
 pub const NODE_LABEL: &str = "hostloop.csi.dev/node";
 
 /// The maximum length of a label value in bytes.

@@ -6,6 +6,7 @@ use k8s_openapi::api::core::v1::{Node, NodeSelectorTerm, ObjectReference, Persis
 use k8s_openapi::api::storage::v1::{CSINode, CSINodeDriver};
 use kube::ResourceExt;
 
+use super::scope::{NODE_LABEL, node_label};
 use super::{node_selector, pv};
 
 /// Taint that an administrator sets on a node that is down and will not come back as it was.
@@ -37,6 +38,17 @@ pub(crate) fn is_out_of_service(node: &Node) -> bool {
 /// The first node that matches the affinity of a volume; `None` if it has no affinity.
 pub(crate) fn node_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
     nodes_of(volume, nodes)?.into_iter().next()
+}
+
+/// The node that has a volume. All nodes of a kernel match the affinity of a volume that they share,
+/// and its label names the one that has it; `None` if it lacks the label, or that node is gone.
+pub(crate) fn owner_of(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> Option<String> {
+    if !pv::is_shared(volume) {
+        return node_of(volume, nodes);
+    }
+    let label = volume.labels().get(NODE_LABEL)?;
+    let mut names = nodes.iter().map(|node| node.name_any());
+    names.find(|name| node_label(name) == *label)
 }
 
 /// The nodes that match the affinity of a volume. `None` if it has no affinity, so any node can use
@@ -147,5 +159,33 @@ mod tests {
         let both = serde_json::from_value(both).unwrap();
         let names = ["a", "b"].map(str::to_owned);
         assert_eq!(nodes_of(&both, &nodes), Some(names.into()));
+    }
+
+    #[test]
+    fn the_label_of_a_shared_volume_names_its_owner() {
+        let long = "n".repeat(80);
+        let nodes = [node("a", "z"), node("b", "z"), node(&long, "z")];
+        for (reach, label, expected) in [
+            ("node", json!({"hostloop.csi.dev/node": "b"}), Some("a")),
+            ("kernel", json!({"hostloop.csi.dev/node": "b"}), Some("b")),
+            (
+                "kernel",
+                json!({"hostloop.csi.dev/node": node_label(&long)}),
+                Some(&*long),
+            ),
+            ("kernel", json!({"hostloop.csi.dev/node": "gone"}), None),
+            ("kernel", json!({}), None),
+        ] {
+            let volume = json!({
+                "metadata": {"labels": label},
+                "spec": {
+                    "csi": {"driver": "d", "volumeHandle": "h", "volumeAttributes": {"reach": reach}},
+                    "nodeAffinity": crate::testing::affinity("zone", &["z"]),
+                },
+            });
+            let volume = serde_json::from_value(volume).unwrap();
+            let found = owner_of(&volume, &nodes);
+            assert_eq!(found.as_deref(), expected, "{reach} {label}");
+        }
     }
 }

@@ -13,6 +13,7 @@ use tonic::Status;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
+use super::constants::{REACH, REACH_KERNEL};
 use super::volume_mode;
 
 /// Access modes that have no equivalent in CSI.
@@ -37,6 +38,15 @@ pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
+/// True if all nodes of a kernel can use the volume, and the node that has it serves all of them.
+pub(crate) fn is_shared(volume: &PersistentVolume) -> bool {
+    let attributes = csi(volume).and_then(|csi| csi.volume_attributes.as_ref());
+    attributes
+        .and_then(|attributes| attributes.get(REACH))
+        .map(String::as_str)
+        == Some(REACH_KERNEL)
+}
+
 /// The volume mode. Without one, a volume has the default.
 pub(crate) fn volume_mode(volume: &PersistentVolume) -> &str {
     let mode = volume
@@ -54,6 +64,15 @@ pub(crate) fn phase(volume: &PersistentVolume) -> Option<&str> {
 pub(crate) fn node_terms(volume: &PersistentVolume) -> Option<&[NodeSelectorTerm]> {
     let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
     Some(&affinity.required.as_ref()?.node_selector_terms)
+}
+
+/// The values in a volume's node affinity: the names of nodes, if its driver made the volume for them.
+pub(crate) fn affine_values(volume: &PersistentVolume) -> impl Iterator<Item = &str> {
+    let terms = node_terms(volume).unwrap_or_default().iter();
+    terms
+        .flat_map(|term| term.match_expressions.iter().flatten())
+        .flat_map(|requirement| requirement.values.iter().flatten())
+        .map(String::as_str)
 }
 
 /// The claim that a volume names.
@@ -140,6 +159,24 @@ mod tests {
         assert_eq!(handle(&volume, "d"), Some("h"));
         assert_eq!(handle(&volume, "other"), None);
         assert_eq!(handle(&PersistentVolume::default(), "d"), None);
+    }
+
+    #[test]
+    fn shared_volumes() {
+        for (attributes, expected) in [
+            (json!({"reach": "kernel"}), true),
+            (json!({"reach": "kernel", "other": "x"}), true),
+            (json!({"reach": "node"}), false),
+            (json!({"reach": ""}), false),
+            (json!({"other": "kernel"}), false),
+            (json!(null), false),
+        ] {
+            let volume = json!({"spec": {"csi": {
+                "driver": "d", "volumeHandle": "h", "volumeAttributes": attributes}}});
+            let volume = serde_json::from_value(volume).expect("a volume");
+            assert_eq!(is_shared(&volume), expected, "{attributes}");
+        }
+        assert!(!is_shared(&PersistentVolume::default()));
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use hostloop_proto::csi::{ControllerPublishVolumeRequest, ControllerUnpublishVolumeRequest};
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -22,6 +23,9 @@ use crate::csi::{Failure, Freed, ListError, list};
 use crate::queue::Outcome;
 use crate::secrets::{self, SecretError};
 
+/// How long until the detach of a shared volume is tried again that its node still uses.
+const HELD: Duration = Duration::from_secs(10);
+
 /// Why an attachment could not be reconciled.
 #[derive(Debug, thiserror::Error)]
 pub enum PublishError {
@@ -35,7 +39,7 @@ pub enum PublishError {
     Call(#[from] Failure),
     #[error(transparent)]
     List(#[from] ListError),
-    #[error("another process has taken over")]
+    #[error("another process is responsible")]
     NotOurs,
 }
 
@@ -62,7 +66,7 @@ impl Attacher {
     /// Reconciles an attachment, by its name.
     pub(super) async fn attachment(&self, name: &str) -> Outcome {
         let attachment = self.attachments.get(name);
-        let Some(attachment) = attachment.filter(|attachment| self.is_mine(attachment)) else {
+        let Some(attachment) = attachment.filter(|attachment| self.may_serve(attachment)) else {
             self.forced.lock().remove(name);
             self.for_slot.leave(name);
             return Outcome::Done;
@@ -79,9 +83,24 @@ impl Attacher {
             Err(PublishError::NotOurs) => Outcome::Done,
             Err(error) => {
                 tracing::warn!(attachment = name, %error, "attaching or detaching failed, and is tried again");
-                Outcome::Failed
+                if self.is_held(&attachment, &error) {
+                    Outcome::RetryAfter(HELD)
+                } else {
+                    Outcome::Failed
+                }
             }
         }
+    }
+
+    /// True if a shared volume can't be detached because its node still uses it. Nothing reports when
+    /// that ends: another pod may wait for it, and so would wait for the backoff, too.
+    fn is_held(&self, attachment: &VolumeAttachment, error: &PublishError) -> bool {
+        let is_refused = matches!(
+            error, PublishError::Call(failure) if failure.code() == Code::FailedPrecondition
+        );
+        let name = attachment.spec.source.persistent_volume_name.as_deref();
+        let volume = name.and_then(|name| self.volumes.get(name));
+        attachment.is_deleting() && is_refused && volume.as_deref().is_some_and(pv::is_shared)
     }
 
     async fn sync(
@@ -90,6 +109,10 @@ impl Attacher {
         forced: bool,
     ) -> Result<(), PublishError> {
         let facts = self.gather(attachment, forced).await?;
+        // The caches may have lacked the volume.
+        if !self.serves(attachment, facts.volume.as_deref()) {
+            return Err(PublishError::NotOurs);
+        }
         let done = match self.settings.decide(&facts) {
             Ok(Step::Nothing) => Ok(()),
             Ok(Step::MarkAttached) => self.mark_attached(attachment, &BTreeMap::new()).await,

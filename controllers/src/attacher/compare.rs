@@ -6,6 +6,8 @@ use kube::ResourceExt;
 
 use super::Attacher;
 use super::decide::{Facts, Settings, is_attached};
+use crate::api::pv;
+use crate::client::Resource;
 use crate::controller::ObjectKey;
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Published, list};
@@ -37,7 +39,7 @@ impl Attacher {
             }
         };
         for attachment in self.attachments.all() {
-            if !self.is_mine(&attachment) {
+            if !self.may_serve(&attachment) {
                 continue;
             }
             let source = &attachment.spec.source.persistent_volume_name;
@@ -55,9 +57,11 @@ impl Attacher {
             if volume
                 .as_ref()
                 .is_some_and(|volume| !self.context.may_have(volume))
+                || !self.serves(&attachment, volume.as_deref())
             {
                 continue;
             }
+            let is_shared = volume.as_deref().is_some_and(pv::is_shared);
             let csi_node = self.csi_nodes.get(&attachment.spec.node_name);
             let facts = Facts {
                 attachment: attachment.clone(),
@@ -65,18 +69,32 @@ impl Attacher {
                 csi_node,
                 forced: false,
             };
+            let name = attachment.name_any();
             if differs(&self.settings, &facts, &published) {
-                let name = attachment.name_any();
                 tracing::warn!(
                     attachment = name,
                     attached = is_attached(&attachment),
                     "the driver's list contradicts the status of an attachment"
                 );
-                self.forced.lock().insert(name);
-                self.queue
-                    .add(ObjectKey::of_attachment(&attachment, &self.volumes));
+            } else if !is_shared || !self.is_unconfirmed(&attachment) {
+                continue;
             }
+            self.forced.lock().insert(name);
+            self.queue
+                .add(ObjectKey::of_attachment(&attachment, &self.volumes));
         }
+        let attachments = &self.attachments;
+        self.confirmed
+            .lock()
+            .retain(|name| attachments.get(name).is_some());
+    }
+
+    /// True, once, for an attached attachment. The machine may have started again since it was
+    /// attached: its metadata then names the device of an earlier boot.
+    fn is_unconfirmed(&self, attachment: &VolumeAttachment) -> bool {
+        is_attached(attachment)
+            && !attachment.is_deleting()
+            && self.confirmed.lock().insert(attachment.name_any())
     }
 }
 

@@ -16,6 +16,7 @@ use crate::api::node::registered;
 use crate::api::pv::{self, AccessModesError};
 use crate::cache::Change;
 use crate::client::Resource;
+use crate::controller::owner::Ownership;
 
 /// Settings that stay constant while the process runs.
 #[derive(Clone, Debug)]
@@ -323,6 +324,20 @@ impl Settings {
         status.detach_error = None;
         attachment.status = Some(status);
         attachment
+    }
+}
+
+/// True if a process is responsible for an attachment: as the owner of its volume if that is shared, by
+/// its label if it has one and its volume is unknown, and else as the process of its node.
+pub(super) fn serves(
+    owner: Option<Ownership>,
+    is_labelled: Option<bool>,
+    is_to_its_node: bool,
+) -> bool {
+    match (owner, is_labelled) {
+        (Some(owner), _) => owner == Ownership::Local,
+        (None, Some(is_labelled)) => is_labelled,
+        (None, None) => is_to_its_node,
     }
 }
 

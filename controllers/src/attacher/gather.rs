@@ -1,6 +1,7 @@
 //! Gathers the facts about an attachment from the caches. Where a cache miss proves nothing, it
 //! asks the API server.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -17,7 +18,7 @@ use crate::controller::Context;
 
 /// Finds an attachment of a volume, given the cached ones by volume name. A node's cache lacks an
 /// attachment that has no label yet. So after a miss, the API server is asked for the name that the
-/// attach-detach controller uses.
+/// attach-detach controller uses. A shared volume may be attached to each node of its affinity.
 pub(crate) async fn attachment_of(
     context: &Context,
     by_volume: &Index<VolumeAttachment>,
@@ -31,9 +32,20 @@ pub(crate) async fn attachment_of(
         return Ok(None);
     };
     let attachments = context.caches.attachments();
-    let expected = expected_name(handle, driver, node);
-    let found = context.kube.find(&attachments, "", &expected).await?;
-    Ok(found.filter(|one| one.spec.source.persistent_volume_name == Some(name)))
+    let mut nodes = BTreeSet::from([node]);
+    if pv::is_shared(volume) {
+        nodes.extend(pv::affine_values(volume));
+    }
+    for node in nodes {
+        let expected = expected_name(handle, driver, node);
+        let found = context.kube.find(&attachments, "", &expected).await?;
+        let found =
+            found.filter(|one| one.spec.source.persistent_volume_name.as_ref() == Some(&name));
+        if found.is_some() {
+            return Ok(found);
+        }
+    }
+    Ok(None)
 }
 
 impl Attacher {

@@ -25,7 +25,8 @@ pub enum Ownership {
 
 /// Decides which node owns a volume of the driver. The handle decides if the driver's pools are
 /// known, and the node affinity if the volume has one. The volume is served only if neither
-/// contradicts. Only the owner may conclude that a volume does not exist.
+/// contradicts. The affinity of a shared volume fits all nodes of its kernel, so it names none of them.
+/// Only the owner may conclude that a volume does not exist.
 pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownership {
     if *scope == Scope::Cluster {
         return Ownership::Local;
@@ -33,8 +34,9 @@ pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownersh
     let own = pv::csi(volume).and_then(|csi| pools.own(&csi.volume_handle));
     match (own, scope.holds(volume)) {
         (Some(false), _) | (_, Some(false)) => Ownership::Remote,
-        (Some(true), _) | (None, Some(true)) => Ownership::Local,
-        (None, None) => Ownership::Unknown,
+        (Some(true), _) => Ownership::Local,
+        (None, Some(true)) if !pv::is_shared(volume) => Ownership::Local,
+        (None, _) => Ownership::Unknown,
     }
 }
 
@@ -76,6 +78,29 @@ mod tests {
 
     use super::*;
     use crate::testing;
+
+    /// All nodes of the kernel fit its affinity.
+    #[test]
+    fn the_pool_alone_shows_the_owner_of_a_shared_volume() {
+        let here = testing::node_scope("n1", "t/node");
+        let reported = || Pools::reported(|| vec!["a1".to_owned()]);
+        for (pools, handle, nodes, expected) in [
+            (reported(), "vol-a1-0", &["n1", "n2"][..], Ownership::Local),
+            (reported(), "vol-b2-0", &["n1", "n2"], Ownership::Remote),
+            (reported(), "vol-a1-0", &["n2"], Ownership::Remote),
+            (
+                Pools::default(),
+                "vol-a1-0",
+                &["n1", "n2"],
+                Ownership::Unknown,
+            ),
+            (Pools::default(), "vol-a1-0", &["n2"], Ownership::Remote),
+        ] {
+            let volume = testing::shared(testing::volume("v", "d", handle), "t/node", nodes);
+            let found = owner(&here, &pools, &testing::read(volume));
+            assert_eq!(found, expected, "{pools:?} {handle} {nodes:?}");
+        }
+    }
 
     #[test]
     fn owners_of_volumes() {

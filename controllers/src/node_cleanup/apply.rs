@@ -1,5 +1,6 @@
 //! Takes the steps, and reports each with an event on its object.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
@@ -8,7 +9,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::NodeCleanup;
-use super::decide::{Leftover, Step, is_out_of_service};
+use super::decide::{Leftover, OwnerAway, Step, is_out_of_service};
 use crate::api::pv;
 use crate::api::scope::{NODE_LABEL, SELECTED_NODE};
 use crate::client::{ApiError, EventKind, Resource, unless_gone};
@@ -19,7 +20,11 @@ use crate::snapshots::content::Content;
 const GONE: &str = "NodeGone";
 /// The event reason for nodes with the out-of-service taint.
 const OUT: &str = "NodeOutOfService";
-/// How long until a bound volume is reported again.
+/// The event reason for attachments that wait for the node that has their volume.
+const AWAY: &str = "OwnerAway";
+/// How long an attachment waits before that is reported. Restarts of nodes take less time.
+const PATIENCE: Duration = Duration::from_secs(30);
+/// How long until a bound volume, or an attachment that waits, is reported again.
 const AGAIN: Duration = Duration::from_secs(3600);
 /// The most bound volumes that one pass reports. Later passes report the others.
 const REPORTS_PER_PASS: usize = 100;
@@ -219,11 +224,47 @@ impl NodeCleanup {
         );
         let events = &self.context.events;
         events.warning(volume, GONE, message.clone());
-        if let Some(mut claim) = pv::claim(volume).cloned() {
-            claim.kind = Some("PersistentVolumeClaim".to_owned());
-            claim.api_version = Some("v1".to_owned());
-            events.emit(claim, EventKind::Warning, GONE, message);
+        self.warn_claim(volume, GONE, message);
+    }
+
+    /// Emits events on the claims of attachments that wait for the node that has their volume,
+    /// rate-limited.
+    pub(super) fn report_waiting(&mut self, waiting: &[OwnerAway], now: Instant) {
+        let names = waiting.iter().map(|one| one.attachment.name_any());
+        let names: BTreeSet<String> = names.collect();
+        self.reported_away
+            .retain(|name, at| names.contains(name) && now - *at < AGAIN);
+        let due = self.away.due(names, now, PATIENCE);
+        for one in waiting {
+            let name = one.attachment.name_any();
+            if !due.contains(&name) || self.reported_away.contains_key(&name) {
+                continue;
+            }
+            self.reported_away.insert(name, now);
+            let (owner, user) = (&one.owner, &one.attachment.spec.node_name);
+            let to_do = if one.attachment.is_deleting() {
+                format!("detached from node {user}")
+            } else {
+                format!("attached to node {user}")
+            };
+            let message = format!(
+                "The volume waits to be {to_do}: node {owner}, which has it, is not ready. Bring node \
+                 {owner} back"
+            );
+            self.warn_claim(&one.volume, AWAY, message);
         }
+    }
+
+    /// Emits a warning on the claim of a volume.
+    fn warn_claim(&self, volume: &PersistentVolume, reason: &str, message: String) {
+        let Some(mut claim) = pv::claim(volume).cloned() else {
+            return;
+        };
+        claim.kind = Some("PersistentVolumeClaim".to_owned());
+        claim.api_version = Some("v1".to_owned());
+        self.context
+            .events
+            .emit(claim, EventKind::Warning, reason, message);
     }
 
     fn emit<K: Resource>(&self, about: &K, reason: &str, message: String) {

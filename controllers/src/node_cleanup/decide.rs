@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use super::node_resolver::NodeResolver;
 use crate::api::constants::VOLUME_FINALIZER;
 use crate::api::object_name::VolumeNaming;
-use crate::api::scope::MANAGED_BY;
+use crate::api::scope::{MANAGED_BY, NODE_LABEL};
 use crate::api::{node, pv, pvc};
+use crate::attacher::decide::is_attached;
 use crate::client::Resource;
 use crate::snapshots::content::Content;
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
@@ -34,9 +35,20 @@ pub(super) struct Facts {
     pub(super) volumes: Vec<Arc<PersistentVolume>>,
     pub(super) claims: Vec<Arc<PersistentVolumeClaim>>,
     pub(super) attachments: Vec<Arc<VolumeAttachment>>,
+    /// The volumes of attachments that all nodes of a kernel can use, by name.
+    pub(super) shared: BTreeMap<String, Arc<PersistentVolume>>,
     pub(super) contents: Vec<Arc<VolumeSnapshotContent>>,
     pub(super) groups: Vec<Arc<VolumeGroupSnapshotContent>>,
     pub(super) capacities: Vec<Arc<CSIStorageCapacity>>,
+}
+
+impl Facts {
+    /// The volume of an attachment, if all nodes of a kernel can use it. The node that has it detaches
+    /// it from all of them, also from one that is missing.
+    fn shared_volume_of(&self, attachment: &VolumeAttachment) -> Option<&PersistentVolume> {
+        let name = attachment.spec.source.persistent_volume_name.as_ref()?;
+        self.shared.get(name).map(|volume| &**volume)
+    }
 }
 
 /// What to do with a leftover object.
@@ -67,6 +79,15 @@ pub(super) struct Leftover {
     pub(super) step: Option<Step>,
 }
 
+/// An attachment that waits for the node that has its shared volume.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct OwnerAway {
+    pub(super) attachment: Arc<VolumeAttachment>,
+    pub(super) volume: Arc<PersistentVolume>,
+    /// The node, which is not ready.
+    pub(super) owner: String,
+}
+
 /// An object with a step, if it names a missing node.
 fn leftover(missing: Option<String>, step: Option<Step>) -> Option<Leftover> {
     Some(Leftover {
@@ -81,7 +102,10 @@ impl Settings {
         let mut found = Vec::new();
         for attachment in &facts.attachments {
             if attachment.spec.attacher == self.driver {
-                let node = resolver.absent(&attachment.spec.node_name);
+                let node = match facts.shared_volume_of(attachment) {
+                    Some(volume) => resolver.of_volume(volume),
+                    None => resolver.absent(&attachment.spec.node_name),
+                };
                 found.extend(leftover(node, self.attachment(attachment)));
             }
         }
@@ -125,16 +149,47 @@ impl Settings {
     pub(super) fn out_of_service(&self, facts: &Facts) -> Vec<Leftover> {
         let nodes = facts.nodes.iter().filter(|node| is_out_of_service(node));
         let nodes: BTreeSet<String> = nodes.map(|node| node.name_any()).collect();
-        let ours = facts.attachments.iter().filter(|attachment| {
-            attachment.spec.attacher == self.driver && nodes.contains(&attachment.spec.node_name)
-        });
+        let ours = facts
+            .attachments
+            .iter()
+            .filter(|attachment| attachment.spec.attacher == self.driver);
         ours.filter_map(|attachment| {
+            let node = match facts.shared_volume_of(attachment) {
+                Some(volume) => node::owner_of(volume, &facts.nodes)?,
+                None => attachment.spec.node_name.clone(),
+            };
+            let step = self
+                .attachment(attachment)
+                .filter(|_| nodes.contains(&node))?;
             Some(Leftover {
-                node: attachment.spec.node_name.clone(),
-                step: Some(self.attachment(attachment)?),
+                node,
+                step: Some(step),
             })
         })
         .collect()
+    }
+
+    /// Returns attachments that are to be made or ended while the node that has their shared volume is
+    /// not ready. No other node's process can do that.
+    pub(super) fn waiting_for_owner(&self, facts: &Facts) -> Vec<OwnerAway> {
+        let away = facts.nodes.iter().filter(|node| !node::is_ready(node));
+        let away: BTreeSet<String> = away.map(|node| node.name_any()).collect();
+        let ours = facts
+            .attachments
+            .iter()
+            .filter(|attachment| attachment.spec.attacher == self.driver);
+        ours.filter(|attachment| attachment.is_deleting() || !is_attached(attachment))
+            .filter_map(|attachment| {
+                let named = attachment.spec.source.persistent_volume_name.as_ref()?;
+                let volume = facts.shared.get(named)?;
+                let owner = node::owner_of(volume, &facts.nodes)?;
+                away.contains(&owner).then(|| OwnerAway {
+                    attachment: attachment.clone(),
+                    volume: volume.clone(),
+                    owner,
+                })
+            })
+            .collect()
     }
 
     /// An attachment that is not being deleted may be wanted.
@@ -143,11 +198,18 @@ impl Settings {
         waits.then(|| Step::ReleaseAttachment(attachment.clone()))
     }
 
-    /// A volume's node affinity as a key. Volumes with equal keys are on the same nodes.
+    /// A volume's node affinity as a key. Volumes with equal keys are on the same nodes. The key of a
+    /// shared volume also has its label, which names the node that has it.
     pub(super) fn place(&self, volume: &PersistentVolume) -> Option<String> {
         let affinity = volume.spec.as_ref()?.node_affinity.as_ref()?;
-        self.is_ours(volume)
-            .then(|| serde_json::to_string(affinity).ok())?
+        let affinity = self
+            .is_ours(volume)
+            .then(|| serde_json::to_string(affinity).ok())??;
+        let label = volume.labels().get(NODE_LABEL);
+        Some(match label.filter(|_| pv::is_shared(volume)) {
+            Some(label) => format!("{affinity} {label}"),
+            None => affinity,
+        })
     }
 
     /// The selected node of a claim that waits for a volume of this driver.

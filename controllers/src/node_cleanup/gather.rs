@@ -1,8 +1,10 @@
 //! Gathers the objects that may be left of missing nodes, from the caches.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 
 use super::NodeCleanup;
 use super::decide::Facts;
@@ -20,15 +22,30 @@ impl NodeCleanup {
             .into_iter()
             .filter(|node| self.resolver.absent(node).is_some());
         let claims: Vec<_> = waiting.flat_map(|node| self.waiting.get(&node)).collect();
+        let attachments = caches.attachments().all();
         Facts {
             nodes,
             volumes: self.volumes(&claims),
             claims,
-            attachments: caches.attachments().all(),
+            shared: self.shared_volumes(&attachments),
+            attachments,
             contents: caches.contents().all(),
             groups: caches.group_contents().all(),
             capacities: self.capacities.as_ref().map(Store::all).unwrap_or_default(),
         }
+    }
+
+    /// The volumes of these attachments that all nodes of a kernel can use, by name.
+    fn shared_volumes(
+        &self,
+        attachments: &[Arc<VolumeAttachment>],
+    ) -> BTreeMap<String, Arc<PersistentVolume>> {
+        let names = attachments
+            .iter()
+            .filter_map(|one| one.spec.source.persistent_volume_name.as_ref());
+        names
+            .filter_map(|name| Some((name.clone(), self.shared.first(name)?)))
+            .collect()
     }
 
     /// Volumes on missing nodes, and the volumes of these claims.

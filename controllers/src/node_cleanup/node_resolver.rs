@@ -14,7 +14,7 @@ use crate::api::capacity::{MANAGED_BY, managed_by};
 use crate::api::constants::is_name;
 use crate::api::node::{node_of, registered};
 use crate::api::pv;
-use crate::api::scope::{MAX_LABEL, node_label};
+use crate::api::scope::{MAX_LABEL, NODE_LABEL, node_label};
 
 type Segments = BTreeMap<String, String>;
 
@@ -94,8 +94,15 @@ impl NodeResolver {
         known.next().and_then(|name| self.absent(name))
     }
 
-    /// Returns the node of a volume, if its affinity names exactly one node and that is missing.
+    /// Returns the node of a volume, if its affinity names exactly one node and that is missing. Of a
+    /// shared volume, the affinity names all nodes of a kernel, and the label the one that has it.
     pub(super) fn of_volume(&self, volume: &PersistentVolume) -> Option<String> {
+        if pv::is_shared(volume) {
+            let node = self.absent_by_label(volume.labels().get(NODE_LABEL)?)?;
+            return pv::affine_values(volume)
+                .any(|value| value == node)
+                .then_some(node);
+        }
         let terms = pv::node_terms(volume)?;
         let by_name = self.by_name(terms).ok()?;
         if let Some(name) = &by_name

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::api::scope::{MANAGED_BY, SELECTED_NODE};
+use crate::api::scope::{MANAGED_BY, NODE_LABEL, SELECTED_NODE};
 use crate::client::Resource;
 use crate::testing::{self, DRIVER};
 
@@ -58,6 +58,12 @@ pub(super) fn volume(name: &str, node: &str) -> Value {
 /// A node affinity to nodes by name.
 pub(super) fn on(nodes: &[&str]) -> Value {
     testing::affinity(KEY, nodes)
+}
+
+/// A volume that these nodes can use, with the label of one.
+pub(super) fn shared(name: &str, owner: &str, nodes: &[&str]) -> Value {
+    let labels = json!({"metadata": {"labels": {NODE_LABEL: owner}}});
+    with(testing::shared(volume(name, owner), KEY, nodes), labels)
 }
 
 pub(super) fn released(name: &str, node: &str) -> Value {

@@ -301,3 +301,32 @@ async fn out_of_service_releases_attachments() {
         assert_eq!(left, written == 0, "{what}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_waits_for_the_node_that_has_a_volume_is_reported() {
+    let mut bench = bench();
+    let state = |ready: &str| {
+        let conditions = json!([{"type": "Ready", "status": ready}]);
+        with(node("n2"), json!({"status": {"conditions": conditions}}))
+    };
+    bench.add(|caches| caches.nodes(), state("Unknown"));
+    let volume = shared("v", "n2", &["n2", "n1"]);
+    bench.add(|caches| caches.volumes(), volume);
+    let attached = attachment("a", "v", "n1");
+    bench.add(|caches| caches.attachments(), attached);
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(bench.after(29).await, NOTHING);
+    assert_eq!(bench.world.events(), NOTHING);
+    assert_eq!(bench.after(1).await, NOTHING);
+    let expected = "Warning OwnerAway: The volume waits to be attached to node n1: node n2, which has it, \
+                    is not ready. Bring node n2 back";
+    assert_eq!(bench.world.events(), [expected]);
+    // Not in each pass, but again after an hour.
+    bench.after(30).await;
+    assert_eq!(bench.world.events(), NOTHING);
+    bench.after(3600).await;
+    assert_eq!(bench.world.events(), [expected]);
+    bench.add(|caches| caches.nodes(), state("True"));
+    bench.after(3600).await;
+    assert_eq!(bench.world.events(), NOTHING);
+}

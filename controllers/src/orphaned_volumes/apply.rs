@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use hostloop_proto::csi;
 
-use super::decide::{self, Facts};
+use super::decide::{self, Facts, Publication};
 use super::{ScanError, Scanner};
 use crate::api::node::node_reference;
 use crate::client::EventKind;
@@ -48,21 +48,30 @@ impl Scanner {
         }
     }
 
-    pub(super) async fn unpublish(&self, id: &str, node_id: &str) {
+    /// Unpublishes a volume. `own` is the driver's ID of this node.
+    pub(super) async fn unpublish(&self, publication: &Publication, own: &str) {
+        let Publication { volume: id, node } = publication;
         let request = csi::ControllerUnpublishVolumeRequest {
-            volume_id: id.to_owned(),
-            node_id: node_id.to_owned(),
+            volume_id: id.clone(),
+            node_id: node.clone(),
             ..Default::default()
+        };
+        let to = if node == own {
+            "this node".to_owned()
+        } else {
+            format!("node {node}")
         };
         let csi = &self.context.driver.csi;
         match csi.controller_unpublish_volume(request, self.timeout).await {
             Ok(_) => self.emit(
                 EventKind::Normal,
                 "VolumeUnpublished",
-                format!("Volume {id} was published to this node without an attachment"),
+                format!("Volume {id} was published to {to} without an attachment"),
             ),
             // The driver refuses because the volume is in use.
-            Err(failure) => tracing::warn!(volume = id, %failure, "cannot unpublish a volume"),
+            Err(failure) => {
+                tracing::warn!(volume = id, node, %failure, "cannot unpublish a volume");
+            }
         }
     }
 

@@ -33,22 +33,34 @@ pub(super) fn without_object(
         .collect()
 }
 
-/// Volumes published to this node that are not staged and have no known VolumeAttachment. `node_id`
-/// is the driver's ID of the node.
+/// A volume that is published to a node, by the driver's IDs.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Publication {
+    pub(super) volume: String,
+    pub(super) node: String,
+}
+
+/// Publications without a known VolumeAttachment: those to this node of volumes that are not staged,
+/// and all of shared volumes. `node_id` is the driver's ID of this node.
 pub(super) fn stale_publications(
     listed: &Published,
     inventory: &BTreeMap<String, InventoryEntry>,
     node_id: &str,
-    is_attached: impl Fn(&str) -> bool,
-) -> BTreeSet<String> {
+    is_attached: impl Fn(&Publication) -> bool,
+) -> BTreeSet<Publication> {
     let published = listed
         .iter()
-        .filter(|(_, nodes)| nodes.iter().any(|node| node == node_id))
-        .map(|(id, _)| id);
+        .flat_map(|(id, nodes)| nodes.iter().map(move |node| (id, node)));
     published
-        .filter(|id| inventory.get(*id).is_some_and(|volume| !volume.staged))
-        .filter(|id| !is_attached(id))
-        .cloned()
+        .filter(|(id, node)| {
+            let volume = inventory.get(*id);
+            volume.is_some_and(|volume| volume.shared || !volume.staged && *node == node_id)
+        })
+        .map(|(id, node)| Publication {
+            volume: id.clone(),
+            node: node.clone(),
+        })
+        .filter(|publication| !is_attached(publication))
         .collect()
 }
 

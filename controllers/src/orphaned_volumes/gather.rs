@@ -7,9 +7,10 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
-use super::decide::Facts;
+use super::decide::{Facts, Publication};
 use super::{InventoryEntry, ScanError, Scanner};
 use crate::api::attachment::expected_name;
+use crate::api::constants::NODE_ID;
 use crate::api::pv;
 use crate::client::ApiError;
 use crate::kept_fields::HANDLES;
@@ -51,18 +52,27 @@ impl Scanner {
         Ok(facts)
     }
 
-    /// True if an attachment attaches this volume to this node.
+    /// True if an attachment attaches a volume to the node that it is published to. `own` is the
+    /// driver's ID of this node, and `volumes` has the handles of attachments to it.
     pub(super) fn is_of(
         &self,
         attachment: &VolumeAttachment,
-        id: &str,
+        publication: &Publication,
+        own: &str,
         volumes: Option<&BTreeMap<String, String>>,
     ) -> bool {
         let driver = &self.context.driver.name;
         let spec = &attachment.spec;
-        if spec.attacher != *driver || !self.context.scope.has_node(&spec.node_name) {
+        let (id, node) = (&*publication.volume, &*publication.node);
+        let is_to_it = if node == own {
+            self.context.scope.has_node(&spec.node_name)
+        } else {
+            is_to(attachment, node)
+        };
+        if spec.attacher != *driver || !is_to_it {
             return false;
         }
+        let volumes = volumes.filter(|_| node == own);
         let named = spec.source.persistent_volume_name.as_ref();
         let inline = spec.source.inline_volume_spec.as_ref();
         let inline = inline.and_then(|spec| spec.csi.as_ref());
@@ -102,4 +112,11 @@ impl Scanner {
         }
         Ok(handles)
     }
+}
+
+/// True if an attachment is to the node with this ID of the driver. It is noted before the driver is
+/// asked to publish the volume, and most drivers use the node's name.
+fn is_to(attachment: &VolumeAttachment, node: &str) -> bool {
+    let noted = attachment.annotations().get(NODE_ID);
+    attachment.spec.node_name == node || noted.is_some_and(|noted| noted == node)
 }

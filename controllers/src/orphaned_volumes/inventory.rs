@@ -15,6 +15,9 @@ pub struct InventoryEntry {
     pub is_empty: bool,
     /// True if the volume is staged, as far as the driver knows.
     pub staged: bool,
+    /// True if all nodes of a kernel can use the volume. Then the driver stages it itself, for as long
+    /// as it is published to any of them.
+    pub shared: bool,
     /// True if the volume is an inline ephemeral volume of a pod, which has no PersistentVolume.
     pub inline: bool,
 }

@@ -1,5 +1,6 @@
-//! Unpublishes volumes that are published to this node without a VolumeAttachment. This happens
-//! when the attachments were deleted while the node was away.
+//! Unpublishes volumes that are published to this node without a VolumeAttachment, and shared volumes of
+//! this node that are published to any node without one. This happens when the attachments were deleted
+//! while the node was away.
 
 use std::collections::BTreeMap;
 
@@ -22,8 +23,10 @@ impl Scanner {
         let node_id = info.await?.node_id;
         let cached = self.context.caches.attachments().all();
         let cached: Vec<&VolumeAttachment> = cached.iter().map(|one| &**one).collect();
-        let suspects = decide::stale_publications(listed, inventory, &node_id, |id| {
-            cached.iter().any(|one| self.is_of(one, id, None))
+        let suspects = decide::stale_publications(listed, inventory, &node_id, |publication| {
+            cached
+                .iter()
+                .any(|one| self.is_of(one, publication, &node_id, None))
         });
         let due = self.stale_publications.due(
             suspects,
@@ -38,10 +41,10 @@ impl Scanner {
             .each::<VolumeAttachment>(|one| attachments.push(one))
             .await?;
         let volumes = self.volumes_of(&attachments).await?;
-        for id in due {
+        for publication in due {
             let mut attached = attachments.iter();
-            if !attached.any(|one| self.is_of(one, &id, Some(&volumes))) {
-                self.unpublish(&id, &node_id).await;
+            if !attached.any(|one| self.is_of(one, &publication, &node_id, Some(&volumes))) {
+                self.unpublish(&publication, &node_id).await;
             }
         }
         Ok(())

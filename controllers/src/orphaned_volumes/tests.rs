@@ -320,6 +320,34 @@ async fn a_stale_publication_is_unpublished() {
     );
 }
 
+/// The driver keeps a shared volume staged while it is published. Its attachments may be to any node.
+#[tokio::test(start_paused = true)]
+async fn a_stale_publication_of_a_shared_volume_is_unpublished_from_each_node() {
+    let mut bench = bench();
+    let nodes = [NODE_ID, "by-name", "noted", "late", "gone"];
+    bench.has("a", &nodes, |one| (one.staged, one.shared) = (true, true));
+    bench.add(bench.world.context.caches.volumes(), volume("pv", "a"));
+    let attachments = bench.world.context.caches.attachments();
+    bench.add(attachments.clone(), attachment("va", "pv", "by-name"));
+    let noted = json!({"metadata": {"annotations": {"csi.alpha.kubernetes.io/node-id": "noted"}}});
+    let noted = crate::testing::with(attachment("vb", "pv", "n3"), noted);
+    bench.add(attachments.clone(), noted);
+    bench.add(attachments, attachment("vc", "other", "gone"));
+    // The leader has not labelled it yet.
+    let name = crate::api::attachment::expected_name("a", DRIVER, "late");
+    bench.put(attachment(&name, "pv", "late"));
+    assert_eq!(bench.after(0).await, NOTHING);
+    assert_eq!(
+        bench.after(GRACE).await,
+        ["unpublish a gone", "unpublish a id-1"]
+    );
+    let events = [
+        "Normal VolumeUnpublished: Volume a was published to node gone without an attachment",
+        "Normal VolumeUnpublished: Volume a was published to this node without an attachment",
+    ];
+    assert_eq!(bench.world.events(), events);
+}
+
 #[tokio::test(start_paused = true)]
 async fn looks_are_spread_and_follow_graces() {
     let mut bench = bench();

@@ -1,6 +1,7 @@
 //! Labels objects with their node: volumes and attachments get the label `hostloop.csi.dev/node`,
 //! contents of snapshots `managed-by`, so that nodes can watch their own objects. Labels are filters:
-//! the affinity and `spec.nodeName` decide. The resync also labels older and static objects.
+//! the affinity and `spec.nodeName` decide. An attachment of a volume that several nodes can use has the
+//! label of the node that has the volume. The resync also labels older and static objects.
 //!
 //! The label of a claim is written with its node ([`choosing`](super::choosing)).
 
@@ -9,6 +10,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -24,7 +26,7 @@ use crate::controller::{Context, Controller, ObjectKey};
 use crate::csi::pools;
 use crate::queue::{Outcome, Queue, QueueKey};
 use crate::snapshots::{VolumeGroupSnapshotContent, VolumeSnapshotContent};
-use labels::{Unlocated, of_attachment};
+use labels::{Unlocated, may_lack_label};
 
 mod foreign;
 mod group;
@@ -43,6 +45,10 @@ pub(super) struct Labelling {
     /// VolumeGroupSnapshotContents by the handles of their source volumes, under the same
     /// condition.
     groups: Option<Index<VolumeGroupSnapshotContent>>,
+    /// PersistentVolumes that all nodes of a kernel can use, by name.
+    shared_volumes: Index<PersistentVolume>,
+    /// VolumeAttachments by the name of their PersistentVolume, if nodes attach volumes.
+    attachments: Option<Index<VolumeAttachment>>,
     /// Contents on which no node works, by the kind of their users' objects and by name.
     unlocated: Mutex<HashMap<(&'static str, String), Unlocated>>,
     /// When the pools of nodes last changed, by the `managed-by` label of their capacity objects.
@@ -90,6 +96,16 @@ impl Labelling {
                     handles.unwrap_or_default()
                 })
             }),
+            shared_volumes: caches.volumes().index(|volume| {
+                let name = pv::is_shared(volume).then(|| volume.name_any());
+                name.into_iter().collect()
+            }),
+            attachments: shared.options.attachments.then(|| {
+                caches.attachments().index(|attachment| {
+                    let volume = &attachment.spec.source.persistent_volume_name;
+                    volume.iter().cloned().collect()
+                })
+            }),
             unlocated: Mutex::default(),
             pools_changed: Mutex::default(),
             unlabelled: Notify::new(),
@@ -110,9 +126,13 @@ impl Labelling {
         if self.shared.options.attachments {
             let (to, driver) = (queues.attachments.clone(), context.driver.name.clone());
             let volumes = caches.volumes();
+            let this = self.clone();
             caches.attachments().on_change(move |change| {
-                if of_attachment(change.object(), &driver).is_some() {
-                    to.add(ObjectKey::of_attachment(change.object(), &volumes));
+                let attachment = change.object();
+                if may_lack_label(attachment, &driver)
+                    || this.shared_volume_of(attachment).is_some()
+                {
+                    to.add(ObjectKey::of_attachment(attachment, &volumes));
                 }
             });
         }
@@ -164,7 +184,7 @@ impl Labelling {
                 "placement-changed-volumes",
                 &queues.changed_volumes,
                 1,
-                |this, key: ObjectKey| async move { this.on_volume(key.name()) },
+                |this, key: ObjectKey| async move { this.on_volume(key.name()).await },
             )
             .work(
                 "placement-volumes",
@@ -215,9 +235,19 @@ impl Labelling {
         Outcome::Done
     }
 
-    fn on_volume(&self, name: &str) -> Outcome {
-        if let Some(volume) = self.shared.context.caches.volumes().get(name) {
-            self.queues.volumes.add(self.volume_key(&volume));
+    async fn on_volume(&self, name: &str) -> Outcome {
+        let volumes = self.shared.context.caches.volumes();
+        let Some(volume) = volumes.get(name) else {
+            return Outcome::Done;
+        };
+        self.queues.volumes.add(self.volume_key(&volume));
+        // An attachment may have come before its volume.
+        if pv::is_shared(&volume)
+            && let Some(attachments) = &self.attachments
+        {
+            let its = attachments.get(name).into_iter();
+            let keys = its.map(|one| ObjectKey::of_attachment(&one, &volumes));
+            self.queues.attachments.add_each(keys).await;
         }
         Outcome::Done
     }
@@ -282,9 +312,8 @@ impl Labelling {
         let context = &self.shared.context;
         let (driver, volumes) = (&context.driver.name, context.caches.volumes());
         let unlabelled = context.caches.attachments().each().filter_map(|one| {
-            of_attachment(&one, driver)
-                .is_some()
-                .then(|| ObjectKey::of_attachment(&one, &volumes))
+            let is_due = may_lack_label(&one, driver) || self.shared_volume_of(&one).is_some();
+            is_due.then(|| ObjectKey::of_attachment(&one, &volumes))
         });
         self.queues.attachments.add_each(unlabelled).await;
     }

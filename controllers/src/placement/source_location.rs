@@ -6,8 +6,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use crate::api::node::nodes_of;
-use crate::api::scope::{MANAGED_BY, node_label};
+use crate::api::node::{nodes_of, owner_of};
+use crate::api::scope::{MANAGED_BY, NODE_LABEL, node_label};
 use crate::api::{pv, pvc};
 use crate::snapshots::{VolumeSnapshot, VolumeSnapshotContent};
 
@@ -60,6 +60,32 @@ fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> SourceLocation {
     }
 }
 
+/// Locates a volume that all nodes of a kernel can use. Its affinity fits all of them, also if the node
+/// that has it is gone. That node's pool is in its handle, and the node's name in its label.
+fn of_shared_volume(
+    volume: &PersistentVolume,
+    by_handle: Option<String>,
+    nodes: &[Arc<Node>],
+) -> SourceLocation {
+    let name = volume.name_any();
+    let fitting = nodes_of(volume, nodes).unwrap_or_default();
+    match by_handle.or_else(|| owner_of(volume, nodes)) {
+        Some(node) if fitting.contains(&node) => SourceLocation::Node(node),
+        Some(node) => SourceLocation::Unknown(format!(
+            "PersistentVolume {name} is of node {node}, and its node affinity does not fit that \
+             node: correct its node affinity"
+        )),
+        None => match volume.labels().get(NODE_LABEL) {
+            Some(label) => SourceLocation::Gone(format!(
+                "node {label} of PersistentVolume {name} does not exist"
+            )),
+            None => SourceLocation::Unknown(format!(
+                "PersistentVolume {name} has no label of a node yet"
+            )),
+        },
+    }
+}
+
 /// Locates a volume by its node affinity and by the node with the pool in its handle. The two must
 /// agree: a node can make a volume with its own affinity and the handle of another node's data.
 pub(super) fn of_volume_in(
@@ -67,6 +93,9 @@ pub(super) fn of_volume_in(
     by_handle: Option<String>,
     nodes: &[Arc<Node>],
 ) -> SourceLocation {
+    if pv::is_shared(volume) {
+        return of_shared_volume(volume, by_handle, nodes);
+    }
     match (of_volume(volume, nodes), by_handle) {
         (SourceLocation::Anywhere, Some(node)) => SourceLocation::Node(node),
         (SourceLocation::Several(nodes), Some(node)) if nodes.contains(&node) => {

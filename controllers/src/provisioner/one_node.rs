@@ -46,7 +46,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::testing::{affinity, read};
+    use crate::testing::{affinity, read, shared};
 
     #[test]
     fn claims_that_need_the_message() {
@@ -95,6 +95,20 @@ mod tests {
                 _ => false,
             };
             assert!(expected, "{volume}: {message:?}");
+        }
+    }
+
+    #[test]
+    fn a_shared_volume_needs_the_message_if_its_kernel_has_one_node() {
+        for (nodes, expected) in [(&["n1"][..], true), (&["n1", "n2"], false)] {
+            let volume = json!({"spec": {"accessModes": ["ReadWriteMany"], "csi": {
+                "driver": "d", "volumeHandle": "h"}}});
+            let volume = shared(volume, "node", nodes);
+            assert_eq!(
+                message(&read(volume), "n1").is_some(),
+                expected,
+                "{nodes:?}"
+            );
         }
     }
 }

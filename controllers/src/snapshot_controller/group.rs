@@ -16,7 +16,7 @@ use super::metrics::Of;
 use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{AfterStep, CONFLICT, ReconcileError, SnapshotController, SnapshotKey, decide, status};
-use crate::api::node::nodes_of;
+use crate::api::node::owner_of;
 use crate::api::{pv, volume_mode};
 use crate::cache::Store;
 use crate::client::{ApiError, Kube, Resource};
@@ -66,7 +66,7 @@ pub(super) struct SourceVolume {
     is_block: bool,
     /// The node of the volume, if it has one that counts.
     node: Option<String>,
-    /// True if the volume has an affinity that no node fits.
+    /// True if the volume has an affinity, and no node is known to have it.
     is_node_gone: bool,
 }
 
@@ -79,14 +79,14 @@ impl SourceVolume {
     ) -> Result<Self, String> {
         let volume = decide::volume_of(claim, volume)?;
         let csi = decide::csi_of(volume)?;
-        let fitting = nodes.and_then(|nodes| nodes_of(volume, nodes));
+        let node = nodes.and_then(|nodes| owner_of(volume, nodes));
         Ok(SourceVolume {
             volume: volume.name_any(),
             driver: csi.driver.clone(),
             handle: csi.volume_handle.clone(),
             is_block: pv::volume_mode(volume) == volume_mode::BLOCK,
-            is_node_gone: fitting.as_ref().is_some_and(Vec::is_empty),
-            node: fitting.and_then(|nodes| nodes.into_iter().next()),
+            is_node_gone: nodes.is_some() && node.is_none() && pv::node_terms(volume).is_some(),
+            node,
         })
     }
 }

@@ -15,7 +15,7 @@ use super::names::{self, BindState};
 use super::watches::{self, Watches};
 use super::{AfterStep, ReconcileError, SnapshotController, SnapshotKey, decide, status};
 use crate::api::constants::SNAPSHOT_FINALIZER;
-use crate::api::node::node_of;
+use crate::api::node::owner_of;
 use crate::api::{pv, quantity};
 use crate::client::{ApiError, Kube, Resource};
 use crate::controller::ObjectKey;
@@ -424,7 +424,7 @@ fn new_content(
 ) -> Result<VolumeSnapshotContent, String> {
     let handle = decide::handle_of::<Snapshots>(class, volume)?;
     let nodes = facts.nodes.as_ref();
-    let node = nodes.and_then(|nodes| node_of(volume, nodes));
+    let node = nodes.and_then(|nodes| owner_of(volume, nodes));
     let (metadata, reference) = decide::new_content(facts, class, node)?;
     let spec = VolumeSnapshotContentSpec {
         volume_snapshot_ref: reference,

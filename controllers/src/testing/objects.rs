@@ -8,6 +8,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::DRIVER;
+use crate::api::constants::{REACH, REACH_KERNEL};
 use crate::api::scope::Scope;
 use crate::client::Resource;
 use crate::client::kube::trimmed_object;
@@ -76,6 +77,19 @@ pub(crate) fn node_scope(name: &str, key: &str) -> Scope {
 pub(crate) fn affinity(key: &str, values: &[&str]) -> Value {
     let matching = json!([{"key": key, "operator": "In", "values": values}]);
     json!({"required": {"nodeSelectorTerms": [{"matchExpressions": matching}]}})
+}
+
+/// A volume that all these nodes can use, by a label with their names as values.
+pub(crate) fn shared(volume: Value, key: &str, nodes: &[&str]) -> Value {
+    let terms: Vec<Value> = nodes
+        .iter()
+        .map(|node| json!({"matchExpressions": [{"key": key, "operator": "In", "values": [node]}]}))
+        .collect();
+    let reach = json!({"spec": {
+        "csi": {"volumeAttributes": {REACH: REACH_KERNEL}},
+        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+    }});
+    with(volume, reach)
 }
 
 /// A node on which a driver has registered this topology key.

@@ -229,6 +229,10 @@ impl Mounts for Linux {
             .is_none_or(|known| known.confirm_mounts(mounts, at))
     }
 
+    fn is_shared(&self, dir: &Path) -> Result<bool> {
+        mount::is_shared(dir)
+    }
+
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
         phase("mount", || {
             mount::mount(spec)?;

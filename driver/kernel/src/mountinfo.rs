@@ -304,6 +304,18 @@ fn parse_line(line: &[u8], words: &mut Words) -> Option<MountEntry> {
     })
 }
 
+/// True if mountinfo shows the mount with this ID as one of a group of peers.
+pub(super) fn is_shared(text: &[u8], id: u64) -> bool {
+    text.split(|&b| b == b'\n').any(|line| {
+        let mut fields = line.split(|&b| b == b' ');
+        fields.next().and_then(number) == Some(id)
+            && fields
+                .skip(5)
+                .take_while(|field| *field != b"-")
+                .any(|field| field.starts_with(b"shared:"))
+    })
+}
+
 fn number<T: std::str::FromStr>(field: &[u8]) -> Option<T> {
     std::str::from_utf8(field).ok()?.parse().ok()
 }

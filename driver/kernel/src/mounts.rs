@@ -40,6 +40,10 @@ pub trait Mounts {
     /// again.
     fn confirm_mounts(&self, mounts: &[&MountEntry], at: &[(&Path, Option<&MountEntry>)]) -> bool;
 
+    /// True if the mount that contains this directory is shared: what is mounted beneath it also
+    /// appears in the other mount namespaces that have it, and stays there after this process.
+    fn is_shared(&self, dir: &Path) -> Result<bool>;
+
     /// Mounts a filesystem; on XFS, limits error retries right after.
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()>;
 

@@ -94,6 +94,14 @@ fn switches_take_a_value_or_none() {
 }
 
 #[test]
+fn kernels_are_in_a_directory() {
+    let args = serve("--kernels /etc/hostloop/kernels").unwrap();
+    let expected = PathBuf::from("/etc/hostloop/kernels");
+    assert_eq!(args.volumes.kernels, Some(expected));
+    assert_eq!(serve("").unwrap().volumes.kernels, None);
+}
+
+#[test]
 fn pools_and_caps_come_together() {
     let args = serve("--pool b=/q,image=1Gi --capacity a=5Gi --capacity b=5e8").unwrap();
     let specs = args.pools.specs().unwrap();

@@ -234,6 +234,7 @@ fn inventory_entry(record: &VolumeRecord) -> InventoryEntry {
         name: record.name.to_string(),
         is_empty: record.is_empty(),
         staged: record.stage.is_some(),
+        shared: record.is_shared(),
         inline: record.inline.is_some(),
     }
 }

@@ -18,6 +18,8 @@ const SEARCH: Duration = Duration::from_secs(5);
 const FAULTS: Duration = Duration::from_secs(1);
 /// How often the driver looks for writes below read-only targets of block volumes.
 const REFRESH: Duration = Duration::from_secs(1);
+/// How often a node that shares its kernel looks for its marker.
+const MARKER: Duration = Duration::from_secs(5);
 /// How often the driver looks for cuts that have expired.
 const EXPIRY: Duration = Duration::from_secs(30);
 
@@ -32,6 +34,7 @@ pub fn start(
     stop: &CancellationToken,
     tasks: &mut Tasks,
 ) {
+    keep_marker(node.clone(), blocking, stop, tasks);
     let refresh = refresh_read_only(node, blocking.clone(), stop.clone());
     tasks.start("refreshing read-only targets", refresh);
     for slot in 0..pools.count() {
@@ -48,6 +51,41 @@ pub fn start(
     }
     let settle = settle_groups(pools.clone(), blocking.clone(), stop.clone());
     tasks.start("settling groups", settle);
+}
+
+/// Starts to keep the marker of a node that may share its kernel, at once and every now and then until
+/// `stop`.
+fn keep_marker(node: Arc<Node>, blocking: &Blocking, stop: &CancellationToken, tasks: &mut Tasks) {
+    const NAME: &str = "keeping the node's marker";
+    if !node.config.kernels.is_on() {
+        return;
+    }
+    let (blocking, stop) = (blocking.clone(), stop.clone());
+    tasks.start(NAME, async move {
+        let mut logged: Option<String> = None;
+        loop {
+            let node = node.clone();
+            let error = work(
+                NAME,
+                move || node.keep_marker().err().map(|error| error.to_string()),
+                &blocking,
+                &stop,
+            );
+            let error = error.await?.flatten();
+            if error != logged
+                && let Some(error) = &error
+            {
+                tracing::error!(
+                    error,
+                    "this node can't use shared volumes: it has no marker"
+                );
+            }
+            logged = error;
+            if !has_waited(MARKER, &stop).await {
+                return Ok(());
+            }
+        }
+    });
 }
 
 /// Starts to delete cuts that have expired, at once and every now and then until `stop`. It needs no

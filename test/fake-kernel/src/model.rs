@@ -56,6 +56,7 @@ struct Script {
     absent: Vec<FsType>,
     withheld: bool,
     attributes_read_only: bool,
+    private: bool,
     without_journal: bool,
     disk: Option<Disk>,
     /// `None` if the machine's own filesystem decides.
@@ -73,6 +74,7 @@ impl Default for Script {
             absent: Vec::new(),
             withheld: false,
             attributes_read_only: false,
+            private: false,
             without_journal: false,
             disk: None,
             reflinks: None,
@@ -316,6 +318,11 @@ impl Model {
     /// own (or writable again). Other than on Linux, an XFS is mounted all the same.
     pub fn set_attributes_read_only(&self, read_only: bool) {
         self.script.lock().attributes_read_only = read_only;
+    }
+
+    /// Keeps mounts to this process's own namespace, or lets them reach others.
+    pub fn set_private(&self, private: bool) {
+        self.script.lock().private = private;
     }
 
     /// The read-ahead of an attached device, in KiB.

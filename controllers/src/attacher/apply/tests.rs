@@ -10,6 +10,8 @@ use crate::testing::{
     Call, DRIVER, World, attachment, csi_node, entry, node_scope, secret, volume, with,
 };
 
+mod shared;
+
 const FINALIZER: &str = "external-attacher/csi-example";
 
 struct Setup {

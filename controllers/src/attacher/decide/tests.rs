@@ -271,3 +271,29 @@ fn a_node_wakes_its_attachments_when_the_driver_registers() {
         );
     }
 }
+
+#[test]
+fn one_process_is_responsible_for_an_attachment() {
+    use Ownership::*;
+    // Owner of the shared volume, own label without a known volume, is to the process's node
+    for (owner, is_labelled, is_to_its_node, expected) in [
+        (None, None, true, true),
+        (None, None, false, false),
+        (Some(Local), None, true, true),
+        (Some(Local), None, false, true),
+        (Some(Remote), None, true, false),
+        (Some(Remote), None, false, false),
+        (Some(Unknown), None, true, false),
+        (Some(Unknown), None, false, false),
+        (None, Some(true), false, true),
+        (None, Some(true), true, true),
+        (None, Some(false), true, false),
+        (None, Some(false), false, false),
+        (Some(Local), Some(false), false, true),
+        (Some(Remote), Some(true), true, false),
+    ] {
+        let found = serves(owner, is_labelled, is_to_its_node);
+        let what = format!("{owner:?} {is_labelled:?} {is_to_its_node}");
+        assert_eq!(found, expected, "{what}");
+    }
+}

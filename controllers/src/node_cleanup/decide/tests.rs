@@ -83,6 +83,104 @@ fn attachments() {
     );
 }
 
+/// The node that has the volume detaches it from all others, also from those that are gone.
+#[test]
+fn attachments_of_shared_volumes() {
+    for (user, owner, expected) in [
+        ("n1", "n1", ""),
+        ("n2", "n1", ""),
+        ("n1", "n2", "n2 release attachment"),
+        ("n2", "n2", "n2 release attachment"),
+        ("n3", "n2", "n2 release attachment"),
+    ] {
+        let volume = shared("v", owner, &[owner, user]);
+        let facts = Facts {
+            attachments: vec![object(deleted(attachment("a", "v", user)))],
+            shared: [("v".to_owned(), object(volume))].into(),
+            ..Facts::default()
+        };
+        assert_eq!(found(&facts).join(", "), expected, "{user} {owner}");
+    }
+}
+
+#[test]
+fn a_shared_volume_out_of_service_is_that_of_its_owner() {
+    let taint = json!({"key": "node.kubernetes.io/out-of-service", "effect": "NoExecute"});
+    let down = json!({"spec": {"taints": [taint]}, "status": {
+        "conditions": [{"type": "Ready", "status": "False"}]}});
+    for (user, owner, expected) in [
+        ("n1", "n1", &["n1 release attachment"][..]),
+        ("n2", "n1", &["n1 release attachment"]),
+        ("n1", "n2", &[]),
+        ("n2", "n2", &[]),
+    ] {
+        let volume = shared("v", owner, &["n1", "n2"]);
+        let facts = Facts {
+            nodes: vec![object(with(node("n1"), &down)), object(node("n2"))],
+            attachments: vec![object(deleted(attachment("a", "v", user)))],
+            shared: [("v".to_owned(), object(volume))].into(),
+            ..Facts::default()
+        };
+        let found = settings().out_of_service(&facts);
+        let found: Vec<String> = found.iter().map(word).collect();
+        assert_eq!(found, expected, "{user} {owner}");
+    }
+}
+
+#[test]
+fn attachments_wait_for_a_node_that_is_not_ready() {
+    let not_ready = json!({"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}});
+    let attached = json!({"status": {"attached": true}});
+    for (what, user, owner, change, expected) in [
+        ("to be attached", "n2", "n1", json!({}), Some("n1")),
+        (
+            "to be detached",
+            "n2",
+            "n1",
+            with(going(), &attached),
+            Some("n1"),
+        ),
+        ("to its own node", "n1", "n1", json!({}), Some("n1")),
+        ("attached", "n2", "n1", attached, None),
+        ("of a ready node", "n1", "n2", json!({}), None),
+        ("of a missing node", "n2", "n3", json!({}), None),
+        (
+            "of another driver",
+            "n2",
+            "n1",
+            json!({"spec": {"attacher": "other"}}),
+            None,
+        ),
+    ] {
+        let facts = Facts {
+            nodes: vec![object(with(node("n1"), &not_ready)), object(node("n2"))],
+            attachments: vec![
+                object(with(attachment("a", "v", user), change)),
+                object(attachment("b", "of-one-node", "n1")),
+            ],
+            shared: [(
+                "v".to_owned(),
+                object(shared("v", owner, &["n1", "n2", "n3"])),
+            )]
+            .into(),
+            ..Facts::default()
+        };
+        let found = settings().waiting_for_owner(&facts);
+        let found: Vec<&str> = found.iter().map(|one| &*one.owner).collect();
+        assert_eq!(found, Vec::from_iter(expected), "{what}");
+    }
+}
+
+/// They have one affinity, and one of them is on a node that is there.
+#[test]
+fn shared_volumes_with_one_affinity_have_their_own_places() {
+    let nodes = ["n1", "n2"];
+    let of = |owner: &str| object::<PersistentVolume>(shared("v", owner, &nodes));
+    let settings = settings();
+    assert_ne!(settings.place(&of("n1")), settings.place(&of("n2")));
+    assert_eq!(settings.place(&of("n1")), settings.place(&of("n1")));
+}
+
 #[test]
 fn volumes() {
     let put = |facts: &mut Facts, value| facts.volumes.push(value);

@@ -1,7 +1,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::node_cleanup::sample::{KEY, capacity, csi_node, node, object, volume, with};
+use crate::node_cleanup::sample::{KEY, capacity, csi_node, node, object, shared, volume, with};
 use crate::testing::DRIVER;
 
 /// n1 exists; n2 existed earlier; n3 was never seen.
@@ -62,6 +62,27 @@ fn volumes_are_of_one_absent_node_or_of_none() {
     }
     check(json!({"required": {"nodeSelectorTerms": []}}), None);
     check(Value::Null, None);
+}
+
+/// Nodes of its kernel are there, and do not have it.
+#[test]
+fn shared_volumes_are_of_the_node_in_their_label() {
+    for (owner, nodes, expected) in [
+        ("n1", &["n1", "n2"][..], None),
+        ("n2", &["n2", "n1"], Some("n2")),
+        ("n3", &["n3", "n1"], Some("n3")),
+        ("n2", &["n2"], Some("n2")),
+        // The label contradicts the affinity.
+        ("n2", &["n3", "n1"], None),
+        ("n1", &["n2", "n3"], None),
+        ("N3", &["N3", "n1"], None),
+    ] {
+        let found = resolver().of_volume(&object(shared("v", owner, nodes)));
+        assert_eq!(found.as_deref(), expected, "{owner} {nodes:?}");
+    }
+    let unlabelled = json!({"metadata": {"labels": null}});
+    let unlabelled = with(shared("v", "n2", &["n2", "n3"]), unlabelled);
+    assert_eq!(resolver().of_volume(&object(unlabelled)), None);
 }
 
 #[test]

@@ -55,6 +55,8 @@ fn publications() {
         ("elsewhere", vec!["n2"]),
         ("nowhere", vec![]),
         ("unknown", vec!["n1"]),
+        ("shared", vec!["n1", "n2", "n3"]),
+        ("idle", vec!["n2"]),
     ]
     .into_iter()
     .map(|(id, nodes)| {
@@ -68,13 +70,25 @@ fn publications() {
         staged: true,
         ..entry("staged")
     };
+    let shared = ["shared", "idle"].map(|id| InventoryEntry {
+        staged: id == "shared",
+        shared: true,
+        ..entry(id)
+    });
     let others = ["forgotten", "several", "attached", "elsewhere", "nowhere"].map(entry);
-    let inventory = all(&[&others[..], &[staged]].concat());
-    let found = stale_publications(&listed, &inventory, "n1", |id| id == "attached");
-    assert_eq!(
-        found.into_iter().collect::<Vec<_>>(),
-        ["forgotten", "several"]
-    );
+    let inventory = all(&[&others[..], &[staged], &shared].concat());
+    let found = stale_publications(&listed, &inventory, "n1", |publication| {
+        publication.volume == "attached" || publication.node == "n3"
+    });
+    let found = found.iter().map(|one| (&*one.volume, &*one.node));
+    let expected = [
+        ("forgotten", "n1"),
+        ("idle", "n2"),
+        ("several", "n1"),
+        ("shared", "n1"),
+        ("shared", "n2"),
+    ];
+    assert_eq!(found.collect::<Vec<_>>(), expected);
 }
 
 fn set(name: &str) -> BTreeSet<String> {

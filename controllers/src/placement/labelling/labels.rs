@@ -1,6 +1,7 @@
 //! Node labels of PersistentVolumes, VolumeAttachments and VolumeSnapshotContents.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
@@ -37,11 +38,23 @@ fn of_volume(volume: &PersistentVolume, driver: &str, node: Option<&str>) -> Opt
     (!is_labelled(volume.labels(), node)).then(|| node.to_owned())
 }
 
-/// The node to label an attachment with. `None` if the label is right already.
-pub(super) fn of_attachment<'a>(attachment: &'a VolumeAttachment, driver: &str) -> Option<&'a str> {
+/// The node to label an attachment with: the one that has its volume, if that is shared and `owner` is
+/// known, or else its own. `None` if the label is right already.
+fn of_attachment(
+    attachment: &VolumeAttachment,
+    driver: &str,
+    owner: Option<String>,
+) -> Option<String> {
     let spec = &attachment.spec;
-    let is_right = is_labelled(attachment.labels(), &spec.node_name);
-    (spec.attacher == driver && !is_right).then_some(&spec.node_name)
+    let node = owner.unwrap_or_else(|| spec.node_name.clone());
+    let is_right = is_labelled(attachment.labels(), &node);
+    (spec.attacher == driver && !is_right).then_some(node)
+}
+
+/// True if an attachment may lack its label, as far as it shows itself. Only its volume shows whether
+/// it is to have its own node's.
+pub(super) fn may_lack_label(attachment: &VolumeAttachment, driver: &str) -> bool {
+    of_attachment(attachment, driver, None).is_some()
 }
 
 /// The `managed-by` label for a content on one node. `None` if the content has any.
@@ -81,16 +94,47 @@ impl Labelling {
         }
     }
 
+    /// The volume of an attachment, if all nodes of a kernel can use it.
+    pub(super) fn shared_volume_of(
+        &self,
+        attachment: &VolumeAttachment,
+    ) -> Option<Arc<PersistentVolume>> {
+        let name = attachment.spec.source.persistent_volume_name.as_deref()?;
+        self.shared_volumes.first(name)
+    }
+
+    /// True if an attachment names a volume that does not exist.
+    fn has_lost_volume(&self, attachment: &VolumeAttachment) -> bool {
+        let volumes = self.shared.context.caches.volumes();
+        let name = attachment.spec.source.persistent_volume_name.as_deref();
+        name.is_some_and(|name| volumes.get(name).is_none())
+    }
+
     /// Labels a VolumeAttachment, by its name.
     pub(in crate::placement) async fn attachment_label(&self, name: &str) -> Outcome {
         let watch = self.shared.context.caches.attachments();
         let Some(attachment) = watch.get(name) else {
             return Outcome::Done;
         };
-        match of_attachment(&attachment, &self.shared.context.driver.name) {
+        // It is that of the node with the volume, if that was a shared one.
+        if attachment.labels().contains_key(NODE_LABEL) && self.has_lost_volume(&attachment) {
+            return Outcome::Done;
+        }
+        let driver = &self.shared.context.driver.name;
+        let owner = match self.shared_volume_of(&attachment) {
+            None => None,
+            Some(volume) => {
+                let Some(owner) = self.shared.volume_node(&volume) else {
+                    // It may be known later, and no other node can attach the volume.
+                    return Outcome::Done;
+                };
+                Some(owner)
+            }
+        };
+        match of_attachment(&attachment, driver, owner) {
             None => Outcome::Done,
             Some(node) => {
-                let value = node_label(node);
+                let value = node_label(&node);
                 self.shared
                     .label(&watch, &*attachment, NODE_LABEL, &value)
                     .await

@@ -56,6 +56,38 @@ fn several() -> SourceLocation {
 }
 
 #[test]
+fn shared_volumes_by_their_handle_or_label() {
+    for (affine, by_handle, label, location) in [
+        (&["n1", "n2"][..], Some("n2"), Some("n2"), on("n2")),
+        // The label is what the node wrote, and may have been changed.
+        (&["n1", "n2"], Some("n2"), Some("n1"), on("n2")),
+        (&["n1", "n2"], Some("n2"), None, on("n2")),
+        (&["n1", "n2"], None, Some("n2"), on("n2")),
+        (&["n1", "n2"], None, None, unknown()),
+        (&["n1", "n2"], Some("n3"), Some("n1"), unknown()),
+        (&["n1", "n2"], None, Some("n3"), unknown()),
+        // Of the nodes that fit, only one exists. It does not have the volume.
+        (&["n1", "n9"], None, Some("n9"), gone()),
+        (&["n9"], None, Some("n9"), gone()),
+        (&["n1"], None, Some("n1"), on("n1")),
+    ] {
+        let labels = label.map(|label| json!({NODE_LABEL: label}));
+        let volume = crate::testing::shared(
+            json!({
+                "metadata": {"name": "v", "labels": labels},
+                "spec": {"csi": {"driver": "d", "volumeHandle": "h"}},
+            }),
+            "t/node",
+            affine,
+        );
+        let node = by_handle.map(str::to_owned);
+        let found = of_volume_in(&crate::testing::read(volume), node, &nodes());
+        let what = format!("{affine:?} {by_handle:?} {label:?}: {found:?}");
+        assert!(alike(&found, &location), "{what}");
+    }
+}
+
+#[test]
 fn volumes_by_their_affinity_and_handle() {
     for (affinity, by_handle, location) in [
         (&[("t/node", "n2")][..], None, on("n2")),

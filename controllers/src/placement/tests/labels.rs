@@ -76,6 +76,41 @@ async fn attachments_get_their_node_s_label() {
     }
 }
 
+/// The node that has the volume attaches it to all nodes of its kernel.
+#[tokio::test]
+async fn attachments_of_a_shared_volume_get_the_label_of_its_node() {
+    let rig = Rig::new(&["n1", "n2"]);
+    let caches = &rig.world.context.caches;
+    for (name, label) in [("shared", Some("n2")), ("new", None), ("lost", Some("n9"))] {
+        let labels = label.map(|label| json!({NODE_LABEL: label}));
+        let volume = crate::testing::shared(volume(name, DRIVER, name), "t/node", &["n1", "n2"]);
+        let volume = with(volume, json!({"metadata": {"labels": labels}}));
+        rig.world.add(&caches.volumes(), volume);
+    }
+    for (name, volume, node, before, after) in [
+        ("far", "shared", "n1", None, Some("n2")),
+        ("near", "shared", "n2", None, Some("n2")),
+        // A policy of the API server has labelled it with its own node.
+        ("corrected", "shared", "n1", Some("n1"), Some("n2")),
+        ("right", "shared", "n1", Some("n2"), Some("n2")),
+        ("early", "new", "n1", None, None),
+        ("of-a-gone-node", "lost", "n1", Some("n9"), Some("n9")),
+        ("of-no-volume", "never", "n1", None, Some("n1")),
+        ("of-a-lost-volume", "never", "n1", Some("n2"), Some("n2")),
+    ] {
+        let labels = before.map(|label| json!({NODE_LABEL: label}));
+        let attachment = with(
+            crate::testing::attachment(name, volume, node),
+            json!({"metadata": {"labels": labels}}),
+        );
+        rig.world.add(&caches.attachments(), attachment);
+        assert_eq!(rig.labelling.attachment_label(name).await, Outcome::Done);
+        let labels = rig.labels(&format!("volumeattachments/{name}"));
+        let label = labels.get(NODE_LABEL).and_then(Value::as_str);
+        assert_eq!(label, after, "{name}");
+    }
+}
+
 #[tokio::test]
 async fn bound_claims_get_their_volume_s() {
     let rig = Rig::new(&["n1", "n2"]);

@@ -83,6 +83,31 @@ async fn the_node_of_the_source_replaces_the_scheduler_s_choice() {
     );
 }
 
+/// All nodes of a kernel can use the source, and only one of them can copy it.
+#[tokio::test]
+async fn a_clone_of_a_shared_volume_goes_to_the_node_that_has_it() {
+    let rig = Rig::new(&["n1", "n2", "n3"]);
+    rig.room("n3", "now", 5);
+    for (source, handle, label, node) in [
+        ("by-pool", "vol-pooln3-1", "n3", "n3"),
+        ("by-label", "vol-unknown-1", "n2", "n2"),
+    ] {
+        rig.claim(source, "late", json!({"spec": {"volumeName": source}}));
+        rig.volume(source, "n1", handle, source);
+        let volume = rig.world.api.get(&format!("persistentvolumes/{source}"));
+        let volume = crate::testing::shared(volume.expect("it"), "t/node", &["n1", "n2", "n3"]);
+        let labels = json!({"metadata": {"labels": {NODE_LABEL: label}, "resourceVersion": null}});
+        rig.world
+            .add(&rig.world.context.caches.volumes(), with(volume, labels));
+        let claim = format!("of-{source}");
+        let mut more = of("PersistentVolumeClaim", source);
+        more["metadata"] = json!({"annotations": {SELECTED_NODE: "n1"}});
+        rig.claim(&claim, "late", more);
+        assert_eq!(rig.work(&claim).await, Outcome::Done, "{source}");
+        assert_eq!(rig.placed(&claim), on(node), "{source}");
+    }
+}
+
 #[tokio::test]
 async fn a_restored_volume_goes_where_its_snapshot_is() {
     let rig = Rig::new(&["n1", "n2", "n3"]);

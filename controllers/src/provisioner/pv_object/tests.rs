@@ -102,6 +102,30 @@ async fn without_topology_there_is_no_affinity() {
     assert_eq!(object["spec"].get("nodeAffinity"), None);
 }
 
+/// A volume that several nodes can use has an entry for each. No term may need two of them.
+#[tokio::test]
+async fn each_accessible_topology_is_a_term() {
+    let topology = |node: &str| Topology {
+        segments: [("node".to_owned(), node.to_owned())].into(),
+    };
+    let volume = Volume {
+        volume_context: [("reach".to_owned(), "kernel".to_owned())].into(),
+        accessible_topology: ["a", "b", "c"].map(topology).into(),
+        ..made()
+    };
+    let object = build(&plan(&[], &[]), &volume, "d", "1-2-d", &flags());
+    assert!(pv::is_shared(&object));
+    assert_eq!(
+        pv::affine_values(&object).collect::<Vec<_>>(),
+        ["a", "b", "c"]
+    );
+    let terms = pv::node_terms(&object).expect("terms");
+    let sizes = terms
+        .iter()
+        .map(|term| term.match_expressions.as_ref().map_or(0, Vec::len));
+    assert_eq!(sizes.collect::<Vec<_>>(), [1; 3]);
+}
+
 #[tokio::test]
 async fn read_only_volumes() {
     let mut marking = flags();

@@ -12,7 +12,7 @@ use kube::{Resource, ResourceExt};
 use serde_json::{Value, json};
 
 use super::{Facts, GroupStep, SnapshotFailure, source_modes};
-use crate::api::node::node_of;
+use crate::api::node::owner_of;
 use crate::api::pv;
 use crate::api::scope::{MANAGED_BY, node_label};
 use crate::cache::Store;
@@ -93,7 +93,7 @@ pub(super) async fn listed(
 /// True if a volume may be on the node with this label. A stolen node can make a volume with the
 /// handle of another's, but only for itself.
 fn may_be_on(volume: &PersistentVolume, (nodes, label): (&[Arc<Node>], &String)) -> bool {
-    node_of(volume, nodes).is_none_or(|node| node_label(&node) == *label)
+    owner_of(volume, nodes).is_none_or(|node| node_label(&node) == *label)
 }
 
 /// Decides the next step for the members of a group; `None` if they are complete.

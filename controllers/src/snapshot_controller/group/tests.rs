@@ -187,6 +187,40 @@ fn what_a_group_is_of() {
     }
 }
 
+/// All nodes of a kernel fit their affinities. Their labels name the node that has them.
+#[test]
+fn a_group_of_shared_volumes_is_of_their_owner() {
+    let nodes: [Arc<Node>; 2] = ["1", "2"].map(|number| {
+        of(json!({"metadata": {"name": format!("node-{number}"), "labels": {"on": number}}}))
+    });
+    let shared = |owner: Value| {
+        json!({
+            "metadata": {"labels": {"hostloop.csi.dev/node": owner}},
+            "spec": {
+                "csi": {"volumeAttributes": {"reach": "kernel"}},
+                "nodeAffinity": testing::affinity("on", &["1", "2"]),
+            },
+        })
+    };
+    for (first, second, expected) in [
+        ("node-2", json!("node-2"), Ok(Some("node-2"))),
+        ("node-1", json!("node-2"), Err("different nodes")),
+        ("node-2", json!(null), Ok(None)),
+        ("node-2", json!("node-9"), Ok(None)),
+    ] {
+        let claims = [
+            claim(1, json!({}), shared(json!(first))),
+            claim(2, json!({}), shared(second)),
+        ];
+        let group = of::<VolumeGroupSnapshot>(group(json!({})));
+        let found = sources(&group, &claims, Some(&nodes)).into_iter();
+        let found: Vec<SourceVolume> = found.map(|source| source.expect("a volume")).collect();
+        let found = node(&found.iter().collect::<Vec<_>>());
+        let expected = expected.map(|node: Option<&str>| node.map(str::to_owned));
+        testing::check_result(found, expected, &claims);
+    }
+}
+
 /// A label would name a node that can't take the group.
 #[test]
 fn a_group_with_a_volume_of_a_gone_node_gets_no_label() {

@@ -157,6 +157,31 @@ fn what_a_snapshot_is_of() {
     );
 }
 
+/// All nodes of a kernel fit its affinity, and only one of them can take the snapshot.
+#[test]
+fn the_content_of_a_shared_volume_is_of_its_owner() {
+    let node = |name: &str| json!({"metadata": {"name": name, "labels": {"on": name}}});
+    let shared = json!({
+        "metadata": {"labels": {"hostloop.csi.dev/node": "node-2"}},
+        "spec": {
+            "csi": {"volumeAttributes": {"reach": "kernel"}},
+            "nodeAffinity": testing::affinity("on", &["node-1", "node-2"]),
+        },
+    });
+    let unlabelled = with(shared.clone(), json!({"metadata": {"labels": null}}));
+    for (volume_is, expected) in [(shared, Some("node-2")), (unlabelled, None)] {
+        let mut facts = facts(snapshot(json!({})));
+        facts.nodes = Some(vec![of(node("node-1")), of(node("node-2"))]);
+        facts.own.volume = Some(of(volume(volume_is)));
+        let Step::Create(made) = decide(&facts) else {
+            panic!("{:?}", decide(&facts));
+        };
+        let labels = made.metadata.labels.unwrap_or_default();
+        let label = labels.get("snapshot.storage.kubernetes.io/managed-by");
+        assert_eq!(label.map(String::as_str), expected);
+    }
+}
+
 #[test]
 fn the_content_made() {
     let mut facts = facts(snapshot(json!({})));

@@ -36,6 +36,22 @@ pub(super) fn entries() -> Result<Vec<MountEntry>> {
     mountinfo::parse(&text).map_err(|e| Error::io("parse", path, io::Error::other(e)))
 }
 
+/// True if the mount that contains a directory is shared. False before Linux 5.8, which does not say
+/// which mount that is.
+pub(super) fn is_shared(dir: &Path) -> Result<bool> {
+    let opened = std::fs::OpenOptions::new()
+        .read(true)
+        .custom_flags(libc::O_PATH | libc::O_DIRECTORY)
+        .open(dir)
+        .map_err(|e| Error::io("open", dir, e))?;
+    let Some(id) = mount_id(&opened, "").map_err(|e| Error::io("statx", dir, e))? else {
+        return Ok(false);
+    };
+    let path = "/proc/thread-self/mountinfo";
+    let text = std::fs::read(path).map_err(|e| Error::io("read", path, e))?;
+    Ok(mountinfo::is_shared(&text, id))
+}
+
 pub(super) fn mount(spec: &MountSpec<'_>) -> Result<()> {
     let (flags, data) = flags_and_data(spec.read_only, spec.options);
     let data = data.join(",");

@@ -32,6 +32,24 @@ fn reads_what_the_kernel_writes() {
     assert!(at("/pod").read_only() && !at("/block").read_only());
 }
 
+#[test]
+fn a_shared_mount_is_one_of_a_group() {
+    let table = [
+        (22, true),
+        (30, false),
+        (82, true),
+        (84, false),
+        (99, false),
+    ];
+    for (id, expected) in table {
+        assert_eq!(is_shared(TABLE.as_bytes(), id), expected, "{id}");
+    }
+    // A mount point may have the name of a tag, and a slave of others has none of its own.
+    let text =
+        b"1 2 0:3 / /shared:1 rw - tmpfs shared:1 rw\n2 0 0:3 / / rw master:1 - tmpfs a rw\n";
+    assert!(!is_shared(text, 1) && !is_shared(text, 2));
+}
+
 /// `btrfs device scan` changes the source of a mounted filesystem to any text.
 #[test]
 fn a_btrfs_is_on_the_devices_that_the_kernel_names() {

@@ -218,6 +218,33 @@ fn a_btrfs_is_known_after_a_look_from_another_namespace() {
     assert_eq!(entry(&s, &new).loop_minor(), Some(device.minor));
 }
 
+/// Others see what is mounted beneath a shared mount.
+#[test]
+fn a_shared_mount_is_told_from_others() {
+    let s = Scratch::new();
+    let at = s.dir("at");
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let kernel = Linux::default();
+            own_namespace(&kernel, s.path());
+            run("mount", &["-t", "tmpfs", "none", arg(&at)]);
+            let beneath = s.dir("at/beneath");
+            for (how, expected) in [
+                ("--make-private", false),
+                ("--make-shared", true),
+                ("--make-slave", false),
+            ] {
+                run("mount", &[how, arg(&at)]);
+                for dir in [&at, &beneath] {
+                    let found = kernel.is_shared(dir).unwrap();
+                    assert_eq!(found, expected, "{how} {}", dir.display());
+                }
+            }
+            run("umount", &[arg(&at)]);
+        });
+    });
+}
+
 #[rstest]
 fn a_bad_option_is_named(#[values(Ext4, Xfs, Btrfs)] fs: FsType) {
     let s = Scratch::new();

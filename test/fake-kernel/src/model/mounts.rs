@@ -34,6 +34,10 @@ impl Mounts for Model {
         true
     }
 
+    fn is_shared(&self, _dir: &Path) -> Result<bool> {
+        Ok(!self.script.lock().private)
+    }
+
     fn mount(&self, spec: &MountSpec<'_>) -> Result<()> {
         self.act("mount", spec.target, |s| mount(s, spec))
     }

@@ -283,4 +283,11 @@ pub const CONTROLLER: &[EventReason] = &[
         "The volume counts as detached, because its node has the out-of-service taint",
         "Nothing",
     ),
+    warning(
+        "OwnerAway",
+        "PersistentVolumeClaim",
+        "The volume waits to be attached to a node, or detached from it: the node that has it is not \
+         ready",
+        "Bring that node back",
+    ),
 ];
