@@ -126,7 +126,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
     ClassParameter {
         name: REACH,
         values: "`node`: only pods of one node use a volume; `kernel`: pods of all nodes that share its \
-                 node's kernel. Only with `--kernels` and `--enable-attach`",
+                 node's kernel ([how](../shared.md)). Only with `--kernels` and `--enable-attach`",
         default: "`node`",
         changes: "",
         reader: Reader::Class(|class, value| {
