@@ -11,6 +11,7 @@ pub mod driver_name;
 mod error_chain;
 pub mod events;
 pub mod flags;
+mod hex;
 pub mod image_map;
 pub mod machine;
 pub mod node_faults;
@@ -21,3 +22,4 @@ pub mod reported_problem;
 pub mod status;
 
 pub use error_chain::error_chain;
+pub use hex::hex;
