@@ -131,7 +131,7 @@ impl<'a> Work<'a> {
 
     /// The objects of a kind in the namespace of the command.
     pub(super) fn api<K: Namespaced>(&self) -> Api<K> {
-        self.cluster.namespaced(Some(&self.cluster.namespace))
+        self.cluster.own()
     }
 
     /// Takes a snapshot of a claim, and waits until it is ready.
