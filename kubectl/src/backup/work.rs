@@ -227,18 +227,13 @@ impl<'a> Work<'a> {
 
     /// Makes a claim. Its volume comes with the first pod.
     pub(super) async fn claim(&self, claim: NewClaim<'_>) -> Result<(), Error> {
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": self.metadata(claim.name),
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "volumeMode": claim.mode,
-                "storageClassName": claim.class,
-                "resources": {"requests": {"storage": claim.size.to_string()}},
-                "dataSource": claim.snapshot.map(from_snapshot),
-            },
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "volumeMode": claim.mode,
+            "storageClassName": claim.class,
+            "dataSource": claim.snapshot.map(from_snapshot),
         });
+        let object = new_objects::claim(self.metadata(claim.name), claim.size, spec);
         self.create::<PersistentVolumeClaim>(Made::Claim(claim.name.to_owned()), &object)
             .await
     }
