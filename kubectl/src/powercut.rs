@@ -240,25 +240,19 @@ async fn ask(
     cuts: &[ClaimFault],
     dry_run: bool,
 ) -> Result<(), ApiError> {
-    let faults: Vec<(&PersistentVolumeClaim, Option<String>)> = claims
-        .iter()
-        .zip(cuts)
-        .map(|(claim, cut)| (claim, Some(cut.to_string())))
-        .collect();
-    fault::annotate(cluster, &faults, dry_run).await
+    let faults = claims.iter().zip(cuts);
+    let faults = faults.map(|(claim, cut)| (claim, Some(cut.to_string())));
+    fault::annotate(cluster, faults, dry_run).await
 }
 
 /// Removes the annotations. `claims` are as they were before the cut: one that asked for none does so
 /// again, or it would get the fault of its class.
 async fn forget(cluster: &Cluster, claims: &[PersistentVolumeClaim]) -> Result<(), ApiError> {
-    let faults: Vec<(&PersistentVolumeClaim, Option<String>)> = claims
-        .iter()
-        .map(|claim| {
-            let none = fault::asks_for_none(claim).then(|| NONE.to_owned());
-            (claim, none)
-        })
-        .collect();
-    fault::annotate(cluster, &faults, false).await
+    let faults = claims.iter().map(|claim| {
+        let none = fault::asks_for_none(claim).then(|| NONE.to_owned());
+        (claim, none)
+    });
+    fault::annotate(cluster, faults, false).await
 }
 
 /// Cuts the power of all claims, or of none for good: if one of them is not cut, none asks for it any
