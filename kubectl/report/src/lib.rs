@@ -10,6 +10,7 @@ pub mod cuts;
 pub mod driver_name;
 mod error_chain;
 pub mod events;
+pub mod fault_disk;
 pub mod flags;
 mod hex;
 pub mod image_map;
