@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{ListParams, LogParams};
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::check_template::CheckTemplate;
 use super::cut_node::CutNode;
 use super::cut_objects::{CutObjects, ExplorationId, KEPT};
 use super::explored_claim::ExploredClaim;
 use super::job_end::{JobEnd, container_with_reason, has_begun, job_end};
-use crate::api::{self, ApiError, Call, DEADLINE, Kind};
+use crate::api::{self, ApiError, Call, Kind, timely};
 use crate::cluster::Cluster;
 use crate::events;
 use crate::persist::{create, delete, is_gone, persist};
@@ -199,10 +199,7 @@ impl<N: CutNode> CutChecker<'_, N> {
             read.map_err(kube::Error::ReadEvents)?;
             Ok::<String, kube::Error>(String::from_utf8_lossy(&text).into_owned())
         };
-        match timeout(DEADLINE, read).await {
-            Ok(read) => read.map_err(|error| ApiError::new(call, error)),
-            Err(_) => Err(ApiError::Timeout { call }),
-        }
+        timely(call, read).await
     }
 
     /// Keeps the snapshot of a cut, and marks its objects so that no clean-up deletes them.
