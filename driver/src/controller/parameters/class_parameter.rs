@@ -2,7 +2,6 @@
 //! also the source of `docs/reference/class-parameters.md`.
 
 use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
-use hostloop_fault_disk::limits::Limits;
 
 use super::fault_disk::{FAULT_DISK, FAULT_DISK_CACHE, cache, limit};
 use super::{Class, POOL, PROVISIONING, SettingsChange, boolean, provisioning, read_ahead, words};
@@ -160,11 +159,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.riops = Some(limit(value, |riops| Limits {
-                riops,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.riops)
         }),
     },
     ClassParameter {
@@ -173,11 +168,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.wiops = Some(limit(value, |wiops| Limits {
-                wiops,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.wiops)
         }),
     },
     ClassParameter {
@@ -186,11 +177,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.rbps = Some(limit(value, |rbps| Limits {
-                rbps,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.rbps)
         }),
     },
     ClassParameter {
@@ -199,11 +186,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.wbps = Some(limit(value, |wbps| Limits {
-                wbps,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.wbps)
         }),
     },
 ];
