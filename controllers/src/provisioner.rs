@@ -415,31 +415,23 @@ fn keys(
 
 /// The key of a claim that may be a source now: it was bound.
 fn newly_bound(change: &Change<PersistentVolumeClaim>) -> Option<String> {
-    match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } if pvc::is_bound(new) && !pvc::is_bound(old) => {
-            let source = DataSource::Claim(new.name_any());
-            source_protection::key(&new.namespace().unwrap_or_default(), &source)
-        }
-        _ => None,
+    let (old, new) = change.both()?;
+    if !pvc::is_bound(new) || pvc::is_bound(old) {
+        return None;
     }
+    let source = DataSource::Claim(new.name_any());
+    source_protection::key(&new.namespace().unwrap_or_default(), &source)
 }
 
 /// The key of a content's snapshot that may be a source now: its content became ready.
 fn newly_ready(change: &Change<VolumeSnapshotContent>) -> Option<String> {
-    match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } if new.view().is_ready() && !old.view().is_ready() => {
-            let user = &new.spec.volume_snapshot_ref;
-            let source = DataSource::Snapshot(user.name.clone()?);
-            source_protection::key(user.namespace.as_deref()?, &source)
-        }
-        _ => None,
+    let (old, new) = change.both()?;
+    if !new.view().is_ready() || old.view().is_ready() {
+        return None;
     }
+    let user = &new.spec.volume_snapshot_ref;
+    let source = DataSource::Snapshot(user.name.clone()?);
+    source_protection::key(user.namespace.as_deref()?, &source)
 }
 
 #[cfg(test)]

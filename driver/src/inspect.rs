@@ -38,6 +38,12 @@ pub enum Error {
     Print(#[from] io::Error),
 }
 
+/// Runs on this thread until the end of `work`.
+fn block_on<T>(work: impl Future<Output = T>) -> io::Result<T> {
+    let mut runtime = tokio::runtime::Builder::new_current_thread();
+    Ok(runtime.enable_all().build()?.block_on(work))
+}
+
 /// Resolves at the end of standard input.
 async fn input_ends() {
     let (ended, end) = oneshot::channel();

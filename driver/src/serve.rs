@@ -79,20 +79,22 @@ pub fn run(args: &RunArgs) -> Result<(), Error> {
 
 /// Runs the controllers in front of a driver until a signal comes.
 pub fn controllers(args: &ControllersArgs) -> Result<(), Error> {
-    logging::start(&args.watch.log)?;
-    descriptors::raise();
-    let runtime = runtime()?;
-    let ran = runtime.block_on(controllers::alone(args));
-    runtime.shutdown_background();
-    ran
+    without_pools(&args.watch, controllers::alone(args))
 }
 
 /// Passes calls to a driver until a signal comes. Needs neither root nor pools.
 pub fn proxy(args: &ProxyArgs) -> Result<(), Error> {
-    logging::start(&args.watch.log)?;
+    without_pools(&args.watch, proxy::run(args))
+}
+
+fn without_pools(
+    watch: &WatchArgs,
+    work: impl Future<Output = Result<(), Error>>,
+) -> Result<(), Error> {
+    logging::start(&watch.log)?;
     descriptors::raise();
     let runtime = runtime()?;
-    let ran = runtime.block_on(proxy::run(args));
+    let ran = runtime.block_on(work);
     runtime.shutdown_background();
     ran
 }

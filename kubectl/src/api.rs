@@ -69,6 +69,12 @@ fn leads_elsewhere(name: &str) -> bool {
     matches!(name, "." | "..") || name.contains(['/', '%', '?', '#'])
 }
 
+/// The text at a path of an object or event; empty if there is none.
+pub(super) fn text<'v>(value: &'v Value, path: &str) -> &'v str {
+    let text = value.pointer(path).and_then(Value::as_str);
+    text.unwrap_or_default()
+}
+
 /// Reads an object; `None` if it does not exist.
 pub(super) async fn get<K: Kind>(api: &Api<K>, name: &str) -> Result<Option<K>, ApiError> {
     if leads_elsewhere(name) {

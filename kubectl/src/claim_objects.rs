@@ -5,7 +5,7 @@ use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::api::ListParams;
 use kube::{Api, ResourceExt};
 
-use super::api::{self, ApiError, Namespaced};
+use super::api::{self, ApiError};
 use super::cluster::Cluster;
 use super::events::is_about;
 use super::subject::Subject;
@@ -24,7 +24,7 @@ pub(super) async fn gather(cluster: &Cluster, name: &str) -> Result<VolumeObject
     if objects.claims.is_empty() {
         return Ok(objects);
     }
-    let snapshots = api::list_all(&beside(cluster)).await;
+    let snapshots = api::list_all(&cluster.own()).await;
     objects.snapshots = objects.noted_if_served(snapshots);
     objects.snapshots.retain(|snapshot| {
         snapshot.spec.source.persistent_volume_claim_name.as_deref() == Some(name)
@@ -40,7 +40,7 @@ pub(super) async fn gather_snapshot(
     name: &str,
 ) -> Result<VolumeObjects, ApiError> {
     let mut objects = VolumeObjects::unread();
-    let snapshot = api::get(&beside(cluster), name).await;
+    let snapshot = api::get(&cluster.own(), name).await;
     objects.snapshots = objects.noted_if_about_one_kind(snapshot.map(Vec::from_iter))?;
     let Some(snapshot) = objects.snapshots.first() else {
         return Ok(objects);
@@ -56,12 +56,12 @@ pub(super) async fn gather_snapshot(
 /// the result has no objects.
 pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
     let mut objects = VolumeObjects::unread();
-    let group = api::get(&beside(cluster), name).await;
+    let group = api::get(&cluster.own(), name).await;
     objects.groups = objects.noted_if_about_one_kind(group.map(Vec::from_iter))?;
     if objects.groups.is_empty() {
         return Ok(objects);
     }
-    let snapshots = api::list_all(&beside(cluster)).await;
+    let snapshots = api::list_all(&cluster.own()).await;
     objects.snapshots = objects.noted_if_served(snapshots);
     objects.snapshots.retain(|snapshot| {
         let status = snapshot.status.as_ref();
@@ -74,7 +74,7 @@ pub(super) async fn gather_group(cluster: &Cluster, name: &str) -> Result<Volume
 /// Reads a pod of the namespace. Without it, the result has no objects.
 pub(super) async fn gather_pod(cluster: &Cluster, name: &str) -> Result<VolumeObjects, ApiError> {
     let mut objects = VolumeObjects::unread();
-    let pod = api::get(&beside(cluster), name).await;
+    let pod = api::get(&cluster.own(), name).await;
     objects.pods = objects.noted_if_about_one_kind(pod.map(Vec::from_iter))?;
     Ok(objects)
 }
@@ -85,7 +85,7 @@ async fn read_claim(
     name: &str,
     objects: &mut VolumeObjects,
 ) -> Result<(), ApiError> {
-    let claim = api::get(&beside(cluster), name).await;
+    let claim = api::get(&cluster.own(), name).await;
     objects.claims = objects.noted_if_about_one_kind(claim.map(Vec::from_iter))?;
     if let Some(volume) = objects.claims.first().and_then(bound_volume) {
         let volume = api::get(&cluster.all(), volume).await;
@@ -93,11 +93,6 @@ async fn read_claim(
         objects.volumes = objects.noted(volume.map(Vec::from_iter));
     }
     Ok(())
-}
-
-/// The objects of a kind in the namespace of the claim.
-fn beside<K: Namespaced>(cluster: &Cluster) -> Api<K> {
-    cluster.namespaced(Some(&cluster.namespace))
 }
 
 /// Reads the contents of the snapshots.
@@ -129,7 +124,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut VolumeObjects) {
         let class = api::get(&cluster.all(), class).await;
         objects.classes = objects.noted(class.map(Vec::from_iter));
     }
-    let (pods, attachments) = (beside(cluster), cluster.all());
+    let (pods, attachments) = (cluster.own(), cluster.all());
     let (pods, attachments) = tokio::join!(api::list_all(&pods), api::list_all(&attachments));
     objects.pods = objects.noted(pods);
     objects.attachments = objects.noted(attachments);
@@ -139,7 +134,7 @@ pub(super) async fn complete(cluster: &Cluster, objects: &mut VolumeObjects) {
 
 /// Reads the events about the objects.
 pub(super) async fn read_events(cluster: &Cluster, objects: &mut VolumeObjects) {
-    let events = api::list_all(&beside(cluster)).await;
+    let events = api::list_all(&cluster.own()).await;
     objects.events = objects.noted(events);
     if cluster.namespace != EVENTS_OF_CLUSTER {
         let volumes = objects.volumes.iter().filter_map(ResourceExt::uid);

@@ -194,6 +194,11 @@ impl Cluster {
         }
     }
 
+    /// The objects of a kind in the namespace of the command.
+    pub(super) fn own<K: Namespaced>(&self) -> Api<K> {
+        self.namespaced(Some(&self.namespace))
+    }
+
     /// The objects of a kind in the namespace of hostloop's pods.
     pub(super) fn system<K: Namespaced>(&self) -> Api<K> {
         self.namespaced(Some(&self.system_namespace))

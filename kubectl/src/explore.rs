@@ -381,10 +381,9 @@ async fn prove_rights(
     claim: &ExploredClaim,
     template: &CheckTemplate,
 ) -> Result<(), Error> {
-    let namespace = Some(claim.namespace.as_str());
-    let snapshots: Api<VolumeSnapshot> = cluster.namespaced(namespace);
+    let snapshots: Api<VolumeSnapshot> = cluster.own();
     api::list(&snapshots, ListParams::default().labels(KEPT)).await?;
-    let jobs: Api<Job> = cluster.namespaced(namespace);
+    let jobs: Api<Job> = cluster.own();
     let name = format!("explore-{}", Uuid::new_v4().simple());
     let job = template.job(&name, &claim.namespace, &ExplorationId::of_dry_run(), 0);
     api::create(&jobs, &job, true).await?;

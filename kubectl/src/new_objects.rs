@@ -11,6 +11,12 @@ pub(super) fn labels(of_command: &str, run: &str) -> Value {
     json!({"app.kubernetes.io/managed-by": "kubectl-hostloop", of_command: run})
 }
 
+/// A claim of this size. `spec` has its other fields.
+pub(super) fn claim(metadata: Value, size_bytes: u64, mut spec: Value) -> Value {
+    spec["resources"] = json!({"requests": {"storage": size_bytes.to_string()}});
+    json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata, "spec": spec})
+}
+
 /// A snapshot of a claim.
 pub(super) fn snapshot(metadata: Value, class: &str, claim: &str) -> Value {
     json!({

@@ -240,25 +240,19 @@ async fn ask(
     cuts: &[ClaimFault],
     dry_run: bool,
 ) -> Result<(), ApiError> {
-    let faults: Vec<(&PersistentVolumeClaim, Option<String>)> = claims
-        .iter()
-        .zip(cuts)
-        .map(|(claim, cut)| (claim, Some(cut.to_string())))
-        .collect();
-    fault::annotate(cluster, &faults, dry_run).await
+    let faults = claims.iter().zip(cuts);
+    let faults = faults.map(|(claim, cut)| (claim, Some(cut.to_string())));
+    fault::annotate(cluster, faults, dry_run).await
 }
 
 /// Removes the annotations. `claims` are as they were before the cut: one that asked for none does so
 /// again, or it would get the fault of its class.
 async fn forget(cluster: &Cluster, claims: &[PersistentVolumeClaim]) -> Result<(), ApiError> {
-    let faults: Vec<(&PersistentVolumeClaim, Option<String>)> = claims
-        .iter()
-        .map(|claim| {
-            let none = fault::asks_for_none(claim).then(|| NONE.to_owned());
-            (claim, none)
-        })
-        .collect();
-    fault::annotate(cluster, &faults, false).await
+    let faults = claims.iter().map(|claim| {
+        let none = fault::asks_for_none(claim).then(|| NONE.to_owned());
+        (claim, none)
+    });
+    fault::annotate(cluster, faults, false).await
 }
 
 /// Cuts the power of all claims, or of none for good: if one of them is not cut, none asks for it any
@@ -301,7 +295,7 @@ async fn cut(
 
 /// The pods that use the claims and have not ended.
 async fn users(cluster: &Cluster, claims: &[PersistentVolumeClaim]) -> Result<Vec<Pod>, ApiError> {
-    let pods: Vec<Pod> = api::list_all(&cluster.namespaced(Some(&cluster.namespace))).await?;
+    let pods: Vec<Pod> = api::list_all(&cluster.own()).await?;
     let mut names = BTreeSet::new();
     for claim in claims {
         names.extend(pods_of(&pods, claim).into_iter().map(ResourceExt::name_any));
@@ -318,7 +312,7 @@ async fn delete(
     pods: &[Pod],
     dry_run: bool,
 ) -> Result<(), ApiError> {
-    let api: Api<Pod> = cluster.namespaced(Some(&cluster.namespace));
+    let api: Api<Pod> = cluster.own();
     let deletions = pods
         .iter()
         .map(|pod| delete_pod(&api, pod, args.grace(), dry_run));
@@ -345,7 +339,7 @@ async fn until_gone(
     let started = Instant::now();
     loop {
         let is_late = started.elapsed() >= args.wait.timeout;
-        let listed = api::list_all::<Pod>(&cluster.namespaced(Some(&cluster.namespace))).await;
+        let listed = api::list_all::<Pod>(&cluster.own()).await;
         let mut left = match listed {
             Err(error) if error.is_transient() && !is_late => {
                 sleep(INTERVAL).await;
@@ -413,7 +407,7 @@ async fn left(
     cluster: &Cluster,
     claims: &[PersistentVolumeClaim],
 ) -> Result<BTreeSet<Option<String>>, ApiError> {
-    let api: Api<PersistentVolumeClaim> = cluster.namespaced(Some(&cluster.namespace));
+    let api: Api<PersistentVolumeClaim> = cluster.own();
     let mut left = BTreeSet::new();
     for claim in claims {
         let found = api::get(&api, &claim.name_any()).await?;

@@ -2,8 +2,8 @@
 
 use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA, REACH, REACH_KERNEL};
 use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
-use hostloop_report::quantity;
 use hostloop_report::status::VolumeReport;
+use hostloop_report::{hex, quantity};
 use k8s_openapi::api::core::v1::{
     Event, ObjectReference, PersistentVolume, PersistentVolumeClaim, Pod, PodCondition, Volume,
 };
@@ -254,8 +254,7 @@ pub(super) fn inline_volumes(pod: &Pod, driver: &str) -> Vec<(String, String)> {
         .filter(|volume| volume.csi.as_ref().is_some_and(|csi| csi.driver == driver))
         .map(|volume| {
             let hash = Sha256::digest(format!("{uid}{}", volume.name));
-            let hash: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-            (volume.name.clone(), format!("csi-{hash}"))
+            (volume.name.clone(), format!("csi-{}", hex(&hash)))
         })
         .collect()
 }

@@ -9,6 +9,7 @@ use std::fmt;
 use std::ops::Range;
 use std::time::Duration;
 
+use hostloop_report::fault_disk::{Loss, Operation};
 use hostloop_report::quantity;
 
 use crate::duration;
@@ -41,38 +42,11 @@ const MAX_DELAY: Duration = Duration::from_secs(30);
 /// With a longer delay, a disk may block sync(2) of the whole node for long.
 const SHORT_DELAY: Duration = Duration::from_secs(1);
 
-/// An operation of a fault disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DiskOperation {
-    Read,
-    Write,
-    Flush,
-    Discard,
-}
-
-impl DiskOperation {
-    const ALL: [DiskOperation; 4] = [
-        DiskOperation::Read,
-        DiskOperation::Write,
-        DiskOperation::Flush,
-        DiskOperation::Discard,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            DiskOperation::Read => "read",
-            DiskOperation::Write => "write",
-            DiskOperation::Flush => "flush",
-            DiskOperation::Discard => "discard",
-        }
-    }
-}
-
 /// The operations of a fault disk that a fault takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DiskOperations {
     /// Of this kind; `None` for all.
-    pub only: Option<DiskOperation>,
+    pub only: Option<Operation>,
     /// The share of these that it takes, in millionths.
     pub share_ppm: u32,
 }
@@ -87,37 +61,6 @@ impl DiskOperations {
 
 /// All operations, in millionths.
 const WHOLE: u32 = 1_000_000;
-
-/// What becomes of the writes that a fault disk has not flushed when its power is cut.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum DiskLoss {
-    /// All are lost.
-    All,
-    /// About half are lost, in any order.
-    Some,
-    /// Some are there in parts, of 4,096 bytes.
-    TornBlocks,
-    /// Some are there in parts, of 512 bytes.
-    TornSectors,
-}
-
-impl DiskLoss {
-    const ALL: [DiskLoss; 4] = [
-        DiskLoss::All,
-        DiskLoss::Some,
-        DiskLoss::TornBlocks,
-        DiskLoss::TornSectors,
-    ];
-
-    fn name(self) -> &'static str {
-        match self {
-            DiskLoss::All => "all",
-            DiskLoss::Some => "some",
-            DiskLoss::TornBlocks => "torn-blocks",
-            DiskLoss::TornSectors => "torn-sectors",
-        }
-    }
-}
 
 /// What a fault does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -141,7 +84,7 @@ pub enum FaultKind {
     /// Operations of a fault disk are answered this much later.
     Slow(Duration, DiskOperations),
     /// The power of a fault disk is cut, and what it has not flushed is lost like this.
-    DiskCut(DiskLoss),
+    DiskCut(Loss),
 }
 
 impl FaultKind {
@@ -197,7 +140,7 @@ impl FaultKind {
     }
 
     /// The fault with these fields, as far as it has them.
-    fn with(self, taken: DiskOperations, loss: Option<DiskLoss>) -> FaultKind {
+    fn with(self, taken: DiskOperations, loss: Option<Loss>) -> FaultKind {
         match self {
             FaultKind::Eio(_) => FaultKind::Eio(taken),
             FaultKind::NoSpace(_) => FaultKind::NoSpace(taken),
@@ -397,10 +340,10 @@ fn wrong(field: &'static str, value: &str, why: impl Into<String>) -> ClaimFault
 fn part(
     path: Option<String>,
     bytes: Option<Range<u64>>,
-    only: Option<DiskOperation>,
+    only: Option<Operation>,
 ) -> Result<Option<FilePart>, ClaimFaultError> {
     match (path, bytes) {
-        (Some(_), _) if only == Some(DiskOperation::Flush) => {
+        (Some(_), _) if only == Some(Operation::Flush) => {
             Err(wrong("op", "flush", "is of the whole disk, and of no file"))
         }
         (Some(path), bytes) => Ok(Some(FilePart { path, bytes })),
@@ -438,10 +381,8 @@ fn delay(value: &str) -> Result<Duration, ClaimFaultError> {
     }
 }
 
-fn operation(value: &str) -> Result<DiskOperation, ClaimFaultError> {
-    let named = DiskOperation::ALL
-        .into_iter()
-        .find(|one| one.name() == value);
+fn operation(value: &str) -> Result<Operation, ClaimFaultError> {
+    let named = Operation::ALL.into_iter().find(|one| one.name() == value);
     named.ok_or_else(|| wrong("op", value, "is none of read, write, flush and discard"))
 }
 
@@ -455,8 +396,8 @@ fn share_ppm(value: &str) -> Result<u32, ClaimFaultError> {
         .ok_or_else(|| wrong("share", value, "is not a number above 0 and up to 1"))
 }
 
-fn loss_named(value: &str) -> Result<DiskLoss, ClaimFaultError> {
-    let named = DiskLoss::ALL.into_iter().find(|one| one.name() == value);
+fn loss_named(value: &str) -> Result<Loss, ClaimFaultError> {
+    let named = Loss::ALL.into_iter().find(|one| one.name() == value);
     named.ok_or_else(|| {
         let why = "is none of all, some, torn-blocks and torn-sectors";
         wrong("loss", value, why)

@@ -103,13 +103,7 @@ async fn send(stream: UnixStream, ring: &Ring, process: Process) -> io::Result<(
     let request = timeout(REQUEST, request(&mut reader)).await??;
     let known = request.boot.is_empty() || request.boot == ring.boot();
     let mut next = ring.since(if known { request.from } else { 0 }, 0).first;
-    let header = Header {
-        events: FORMAT.to_owned(),
-        boot: ring.boot().to_owned(),
-        process,
-        from: next,
-    };
-    write(&mut writer, &line(&header)?).await?;
+    write(&mut writer, &header_line(ring, process, next)?).await?;
     if !request.follow {
         return send_present(&mut writer, ring, &mut next).await;
     }
@@ -167,14 +161,30 @@ async fn follow(writer: &mut OwnedWriteHalf, ring: &Ring, mut next: u64) -> io::
 
 /// Sends the next events; false if there are none.
 async fn send_batch(writer: &mut OwnedWriteHalf, ring: &Ring, next: &mut u64) -> io::Result<bool> {
+    let lines = next_lines(ring, next)?;
+    write(writer, &lines).await?;
+    Ok(!lines.is_empty())
+}
+
+/// The first line of a stream.
+pub fn header_line(ring: &Ring, process: Process, from: u64) -> io::Result<Vec<u8>> {
+    line(&Header {
+        events: FORMAT.to_owned(),
+        boot: ring.boot().to_owned(),
+        process,
+        from,
+    })
+}
+
+/// The lines of the next events, as many as one write may have; empty if there are none.
+pub fn next_lines(ring: &Ring, next: &mut u64) -> io::Result<Vec<u8>> {
     let batch = ring.since(*next, BATCH);
     *next = batch.next();
     let mut lines = Vec::new();
     for (seq, event) in (batch.first..).zip(&batch.events) {
         lines.extend(line(&Line::of(ring, seq, event))?);
     }
-    write(writer, &lines).await?;
-    Ok(!batch.events.is_empty())
+    Ok(lines)
 }
 
 fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {

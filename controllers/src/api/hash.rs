@@ -1,11 +1,9 @@
 //! Hashes that names of objects contain.
 
+use hostloop_report::hex;
 use sha2::{Digest, Sha256};
 
 /// The SHA-256 hash of all parts, in hexadecimal digits.
 pub(crate) fn sha256(parts: &[&str]) -> String {
-    Sha256::digest(parts.concat())
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex(&Sha256::digest(parts.concat()))
 }

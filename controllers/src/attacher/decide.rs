@@ -285,13 +285,9 @@ impl Settings {
 
     /// The name of a CSINode on which the driver has registered just now.
     pub fn newly_registered(&self, change: &Change<CSINode>) -> Option<String> {
-        match change {
-            Change::Applied {
-                old: Some(old),
-                new,
-            } if self.is_registered(new) && !self.is_registered(old) => Some(new.name_any()),
-            _ => None,
-        }
+        let (old, new) = change.both()?;
+        let is_new = self.is_registered(new) && !self.is_registered(old);
+        is_new.then(|| new.name_any())
     }
 
     /// True if a PV is being deleted and has the finalizer.

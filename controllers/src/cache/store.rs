@@ -78,6 +78,14 @@ impl<K> Change<K> {
             Change::Deleted(object) => object,
         }
     }
+
+    /// The object before and after it was changed. `None` if it is new or gone.
+    pub fn both(&self) -> Option<(&Arc<K>, &Arc<K>)> {
+        match self {
+            Change::Applied { old, new } => Some((old.as_ref()?, new)),
+            Change::Deleted(_) => None,
+        }
+    }
 }
 
 impl<K: kube::Resource> Change<K> {

@@ -39,24 +39,14 @@ pub(super) fn segments(
 
 /// True if a node's segment may have changed; most changes of nodes are irrelevant.
 pub(super) fn moved(change: &Change<Node>) -> bool {
-    match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } => old.labels() != new.labels(),
-        _ => true,
-    }
+    let both = change.both();
+    both.is_none_or(|(old, new)| old.labels() != new.labels())
 }
 
 /// True if the topology keys that the driver registered on a node may have changed.
 pub(super) fn registered(change: &Change<CSINode>, driver: &str) -> bool {
-    match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } => topology_keys(old, driver) != topology_keys(new, driver),
-        _ => true,
-    }
+    let both = change.both();
+    both.is_none_or(|(old, new)| topology_keys(old, driver) != topology_keys(new, driver))
 }
 
 /// The topology keys that the driver registered on a node.

@@ -107,12 +107,8 @@ impl Events {
 
     /// Emits a normal event.
     pub fn normal<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
-        self.emit(
-            about.object_ref(&()),
-            EventKind::Normal,
-            reason,
-            message.into(),
-        );
+        let about = about.object_ref(&());
+        self.emit(about, EventKind::Normal, reason, message.into());
     }
 
     /// Emits a normal event about work that has to wait and is retried. Its repeats do not hold
@@ -126,12 +122,8 @@ impl Events {
 
     /// Emits a warning.
     pub fn warning<K: Resource>(&self, about: &K, reason: &str, message: impl Into<String>) {
-        self.emit(
-            about.object_ref(&()),
-            EventKind::Warning,
-            reason,
-            message.into(),
-        );
+        let about = about.object_ref(&());
+        self.emit(about, EventKind::Warning, reason, message.into());
     }
 
     /// Emits an event that every node or a later process may emit, too: the API server keeps only

@@ -31,7 +31,7 @@ pub(crate) async fn add<K: Resource>(
                 return Ok(());
             }
             Err(error) if error.is_conflict() && tries < TRIES => {
-                object = again(kube, &object).await?.ok_or(error)?;
+                object = kube.again(&object).await?.ok_or(error)?;
                 tries += 1;
             }
             Err(error) => return Err(error),
@@ -91,7 +91,7 @@ pub(crate) async fn remove<K: Resource>(
             Err(error @ (ApiError::Conflict { .. } | ApiError::Rejected { code: 422, .. }))
                 if tries < TRIES =>
             {
-                match again(kube, &object).await? {
+                match kube.again(&object).await? {
                     None => return Ok(None),
                     Some(now) if now.finalizers() == object.finalizers() => return Err(error),
                     Some(now) => object = now,
@@ -145,13 +145,6 @@ fn note<K: Resource>(watch: Option<&Store<K>>, written: &K) {
     if let Some(watch) = watch {
         watch.apply_write(written.clone());
     }
-}
-
-/// Reads the same object again; `None` if it is gone or another object has its name.
-async fn again<K: Resource>(kube: &Kube, object: &K) -> Result<Option<K>, ApiError> {
-    let namespace = object.namespace().unwrap_or_default();
-    let now = kube.get::<K>(&namespace, &object.name_any()).await?;
-    Ok(now.filter(|now| now.uid() == object.uid()))
 }
 
 #[cfg(test)]

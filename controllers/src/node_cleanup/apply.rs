@@ -120,11 +120,7 @@ impl NodeCleanup {
 
     /// Deletes a PV, if it still is as it was seen. Its policy or claim may have changed since.
     async fn delete(&self, node: &str, seen: &PersistentVolume) -> Result<(), ApiError> {
-        let now = self
-            .kube
-            .get::<PersistentVolume>("", &seen.name_any())
-            .await?;
-        let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
+        let Some(volume) = self.kube.again(seen).await? else {
             return Ok(());
         };
         let volume = std::sync::Arc::new(volume);

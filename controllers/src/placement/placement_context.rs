@@ -128,13 +128,8 @@ pub(super) fn is_labelled(labels: &BTreeMap<String, String>, node: &str) -> bool
 
 /// True if a node is new, gone, or has other labels: affinities may fit other nodes now.
 pub(super) fn moves_objects(change: &Change<Node>) -> bool {
-    match change {
-        Change::Applied {
-            old: Some(old),
-            new,
-        } => old.labels() != new.labels(),
-        Change::Applied { old: None, .. } | Change::Deleted(_) => true,
-    }
+    let both = change.both();
+    both.is_none_or(|(old, new)| old.labels() != new.labels())
 }
 
 /// True if a change concerns nothing that placement reads. The status is not read, and the cluster
@@ -143,11 +138,7 @@ pub(super) fn says_nothing_new<K: Resource, S: PartialEq>(
     change: &Change<K>,
     spec: fn(&K) -> &S,
 ) -> bool {
-    let Change::Applied {
-        old: Some(old),
-        new,
-    } = change
-    else {
+    let Some((old, new)) = change.both() else {
         return false;
     };
     spec(old) == spec(new)

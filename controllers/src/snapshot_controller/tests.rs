@@ -26,6 +26,14 @@ fn controller(world: &World) -> SnapshotController {
     }
 }
 
+/// Releases the claim. Returns it as it is then.
+async fn released(world: &World, controller: &SnapshotController) -> Value {
+    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
+    assert_eq!(controller.work(key).await, Outcome::Done);
+    let claim = world.api.get("persistentvolumeclaims/data");
+    claim.expect("the claim")
+}
+
 fn protected_claim() -> Value {
     json!({
         "apiVersion": "v1", "kind": "PersistentVolumeClaim",
@@ -80,12 +88,7 @@ async fn a_leftover_protection_is_found() {
         "it goes on"
     );
     assert_eq!(controller.queue.depth(), 1);
-    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
-    assert_eq!(controller.work(key).await, Outcome::Done);
-    let claim = world
-        .api
-        .get("persistentvolumeclaims/data")
-        .expect("the claim");
+    let claim = released(&world, &controller).await;
     assert_eq!(claim["metadata"]["finalizers"], json!(["x/other"]));
 }
 
@@ -315,12 +318,7 @@ async fn a_broken_snapshot_keeps_no_claim() {
             &controller.watches.snapshots,
             crate::testing::with(other, change),
         );
-        let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
-        assert_eq!(controller.work(key).await, Outcome::Done);
-        let claim = world
-            .api
-            .get("persistentvolumeclaims/data")
-            .expect("the claim");
+        let claim = released(&world, &controller).await;
         let finalizers = claim["metadata"]["finalizers"]
             .as_array()
             .expect("a list")

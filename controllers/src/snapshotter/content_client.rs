@@ -172,8 +172,8 @@ impl<K: Content> ContentClient<K> {
     /// True if a step is due at the API server, too. After that went back to a backup, the cache may
     /// still have the content as it was later.
     pub(super) async fn is_due(&self, content: &K, step: &Step) -> Result<bool, ApiError> {
-        let now: Option<K> = self.kube.get("", &content.name_any()).await?;
-        Ok(now.is_some_and(|now| now.uid() == content.uid() && self.next_step(&now) == *step))
+        let now = self.kube.again(content).await?;
+        Ok(now.is_some_and(|now| self.next_step(&now) == *step))
     }
 
     /// Annotates a content before the driver takes its snapshot, and labels it with its node. The
@@ -232,10 +232,7 @@ impl<K: Content> ContentClient<K> {
                 Ok(written) => return Ok(self.noted(written)),
                 Err(error) if error.is_conflict() && tries < TRIES => {
                     tries += 1;
-                    let newest: Option<K> = self.kube.get("", &current.name_any()).await?;
-                    // A content with another UID is a new object of the same name.
-                    let same = newest.filter(|newest| newest.uid() == current.uid());
-                    let Some(newest) = same else {
+                    let Some(newest) = self.kube.again(&current).await? else {
                         return Err(error);
                     };
                     current = newest;

@@ -14,7 +14,7 @@ use crate::aligned_buffer::{ALIGNMENT, AlignedBuffer};
 use crate::draw::Draws;
 use crate::image::{Image, Zeroing};
 use crate::limits::{Limits, Queues};
-use crate::power_cut::{Loss, PowerCutReport, WriteOutcome};
+use crate::power_cut::{self, Loss, PowerCutReport, WriteOutcome};
 use crate::rules::{ActiveRules, DiskError, MOST_RULES, Operation, Rule};
 use crate::write_cache::{Unflushed, WriteCache};
 use crate::{Error, Result};
@@ -397,7 +397,7 @@ fn lose(
     cache.shuffle(draws);
     let (mut lost, mut torn) = (0, 0);
     for (offset, write) in cache.iter() {
-        match (loss.outcome(draws), write) {
+        match (power_cut::outcome(loss, draws), write) {
             (WriteOutcome::Lost, _) => lost += 1,
             (WriteOutcome::Torn, Unflushed::Data(data)) => {
                 torn += 1;
@@ -427,7 +427,7 @@ fn tear(
     for written in data.chunks(ALIGNMENT) {
         let block = &mut block[..written.len()];
         disk.image.read(block, at)?;
-        loss.tear(draws, block, written);
+        power_cut::tear(loss, draws, block, written);
         disk.image.write(block, at)?;
         at += written.len() as u64;
     }

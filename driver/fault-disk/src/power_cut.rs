@@ -1,25 +1,12 @@
 //! What a power cut leaves of the writes that were not flushed.
 
+pub use hostloop_report::fault_disk::Loss;
 use serde::{Deserialize, Serialize};
 
 use crate::draw::Draws;
 
 /// The sectors of a disk that a tearing cut keeps or loses as a whole.
 const SMALL_SECTOR: usize = 512;
-
-/// What becomes of the writes that were not flushed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Loss {
-    /// All are lost.
-    All,
-    /// About half are lost, and the others reach the disk in any order.
-    Some,
-    /// Like `Some`, and of half of the others only some blocks of 4,096 bytes.
-    TornBlocks,
-    /// Like `Some`, and of half of the others only some sectors of 512 bytes.
-    TornSectors,
-}
 
 /// What a power cut has done to a disk.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -43,30 +30,28 @@ pub(crate) enum WriteOutcome {
     Torn,
 }
 
-impl Loss {
-    pub(crate) fn outcome(self, draws: &mut Draws) -> WriteOutcome {
-        let may_tear = matches!(self, Loss::TornBlocks | Loss::TornSectors);
-        if self == Loss::All || draws.takes(0.5) {
-            WriteOutcome::Lost
-        } else if may_tear && draws.takes(0.5) {
-            WriteOutcome::Torn
-        } else {
-            WriteOutcome::Whole
-        }
+pub(crate) fn outcome(loss: Loss, draws: &mut Draws) -> WriteOutcome {
+    let may_tear = matches!(loss, Loss::TornBlocks | Loss::TornSectors);
+    if loss == Loss::All || draws.takes(0.5) {
+        WriteOutcome::Lost
+    } else if may_tear && draws.takes(0.5) {
+        WriteOutcome::Torn
+    } else {
+        WriteOutcome::Whole
     }
+}
 
-    /// Brings what a torn write keeps of a block into the block.
-    pub(crate) fn tear(self, draws: &mut Draws, block: &mut [u8], written: &[u8]) {
-        let sector = if self == Loss::TornSectors {
-            SMALL_SECTOR
-        } else {
-            block.len().max(1)
-        };
-        let sectors = block.chunks_mut(sector).zip(written.chunks(sector));
-        for (before, after) in sectors {
-            if before.len() == after.len() && draws.takes(0.5) {
-                before.copy_from_slice(after);
-            }
+/// Brings what a torn write keeps of a block into the block.
+pub(crate) fn tear(loss: Loss, draws: &mut Draws, block: &mut [u8], written: &[u8]) {
+    let sector = if loss == Loss::TornSectors {
+        SMALL_SECTOR
+    } else {
+        block.len().max(1)
+    };
+    let sectors = block.chunks_mut(sector).zip(written.chunks(sector));
+    for (before, after) in sectors {
+        if before.len() == after.len() && draws.takes(0.5) {
+            before.copy_from_slice(after);
         }
     }
 }
@@ -89,7 +74,7 @@ mod tests {
         #[case] torn: std::ops::RangeInclusive<usize>,
     ) {
         let mut draws = Draws::new(3);
-        let outcomes: Vec<_> = (0..1000).map(|_| loss.outcome(&mut draws)).collect();
+        let outcomes: Vec<_> = (0..1000).map(|_| outcome(loss, &mut draws)).collect();
         let count = |outcome| outcomes.iter().filter(|each| **each == outcome).count();
         let (are_lost, are_torn) = (count(WriteOutcome::Lost), count(WriteOutcome::Torn));
         assert!(lost.contains(&are_lost), "{are_lost}");
@@ -102,14 +87,14 @@ mod tests {
         let mut seen = std::collections::BTreeSet::new();
         for _ in 0..200 {
             let mut block = [1; 4096];
-            Loss::TornSectors.tear(&mut draws, &mut block, &[2; 4096]);
+            tear(Loss::TornSectors, &mut draws, &mut block, &[2; 4096]);
             for sector in block.chunks(512) {
                 assert!(sector.iter().all(|byte| *byte == sector[0]));
             }
             seen.insert(block.chunks(512).filter(|sector| sector[0] == 2).count());
 
             let mut block = [1; 4096];
-            Loss::TornBlocks.tear(&mut draws, &mut block, &[2; 4096]);
+            tear(Loss::TornBlocks, &mut draws, &mut block, &[2; 4096]);
             assert!(block.iter().all(|byte| *byte == block[0]));
         }
         assert!(seen.len() > 5, "{seen:?}");

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::time::Duration;
 
+pub use hostloop_report::fault_disk::Operation;
 use rustix::io::Errno;
 use serde::{Deserialize, Serialize};
 
@@ -17,20 +18,6 @@ pub const MOST_RANGES: usize = 256;
 
 /// The longest delay of a rule: a disk that does not answer blocks sync(2) of the whole node.
 pub const LONGEST_DELAY: Duration = Duration::from_secs(30);
-
-/// What a filesystem does with a disk.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase")]
-pub enum Operation {
-    /// It reads.
-    Read,
-    /// It writes.
-    Write,
-    /// It makes the disk keep what was written.
-    Flush,
-    /// It gives bytes back, or makes them zeroes.
-    Discard,
-}
 
 /// The error that a program sees.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

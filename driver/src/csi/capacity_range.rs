@@ -132,14 +132,14 @@ pub(super) fn shown(bytes: u64, format: Format) -> u64 {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    const MIB: u64 = 1 << 20;
-    const GIB: u64 = 1 << 30;
-    const MAX: u64 = i64::MAX as u64;
+    pub(in crate::csi) const MIB: u64 = 1 << 20;
+    pub(in crate::csi) const GIB: u64 = 1 << 30;
+    pub(in crate::csi) const MAX: u64 = i64::MAX as u64;
 
-    fn range(required: u64, limit: u64) -> SizeRange {
+    pub(in crate::csi) fn range(required: u64, limit: u64) -> SizeRange {
         SizeRange {
             required,
             limit: (limit > 0).then_some(limit),

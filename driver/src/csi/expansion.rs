@@ -122,20 +122,10 @@ pub(crate) fn refusal(bytes: u64, why: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::csi::capacity_range::tests::{GIB, MAX, MIB, range};
     use crate::kernel::NoGrowth;
     use crate::storage::{Capability, Format, PoolId};
     use crate::testkit::{mounted, on, raw, record_of};
-
-    const MIB: u64 = 1 << 20;
-    const GIB: u64 = 1 << 30;
-    const MAX: u64 = i64::MAX as u64;
-
-    fn range(required: u64, limit: u64) -> SizeRange {
-        SizeRange {
-            required,
-            limit: (limit > 0).then_some(limit),
-        }
-    }
 
     #[test]
     fn sizes_after_expansion() {

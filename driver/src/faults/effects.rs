@@ -128,7 +128,8 @@ pub(super) fn end(target: &Target<'_>) -> Result<(), FaultError> {
 mod tests {
     use std::time::Duration;
 
-    use hostloop_controllers::api::claim_fault::{DiskLoss, DiskOperations};
+    use hostloop_controllers::api::claim_fault::DiskOperations;
+    use hostloop_report::fault_disk::Loss;
 
     use super::*;
 
@@ -146,7 +147,7 @@ mod tests {
             Eio(all),
             NoSpace(all),
             Slow(Duration::from_millis(1), all),
-            DiskCut(DiskLoss::All),
+            DiskCut(Loss::All),
         ] {
             assert_eq!(of(kind).name, kind.name());
         }

@@ -1,8 +1,7 @@
 //! Faults of fault disks: `eio`, `enospc` and `slow` are rules of the disk, which the record of the
 //! volume makes. `powercut,loss=LOSS` cuts its power.
 
-use hostloop_controllers::api::claim_fault::{ClaimFault, DiskLoss, FaultKind};
-use hostloop_fault_disk::power_cut::Loss;
+use hostloop_controllers::api::claim_fault::{ClaimFault, FaultKind};
 
 use super::target::Target;
 use super::{FaultError, Obstacle};
@@ -36,12 +35,6 @@ pub(super) fn cut(target: &Target<'_>) -> Result<(), FaultError> {
     }) = ClaimFault::parse(target.recorded())
     else {
         return Ok(());
-    };
-    let loss = match loss {
-        DiskLoss::All => Loss::All,
-        DiskLoss::Some => Loss::Some,
-        DiskLoss::TornBlocks => Loss::TornBlocks,
-        DiskLoss::TornSectors => Loss::TornSectors,
     };
     Ok(target
         .fault_disks()

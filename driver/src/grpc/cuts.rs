@@ -8,6 +8,7 @@ use hostloop_report::cuts::{
     CutList, CutReport, DroppedCuts, KeptCut, MAX_CUTS, MAX_EVERY, MAX_EXPIRE, MIN_EVERY,
     MIN_EXPIRE, TakeCuts,
 };
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::Server;
@@ -62,13 +63,15 @@ impl Server {
                 format!("another exploration of volume {volume} takes cuts: wait for its end");
             Status::aborted(why)
         })?;
-        Ok(Exploration::new(
-            self.clone(),
+        Ok(Exploration {
+            server: self.clone(),
             place,
             request,
             namespace,
             expires_ns,
-        ))
+            taken: 0,
+            due: Instant::now(),
+        })
     }
 
     /// The cuts of an exploration, or all.

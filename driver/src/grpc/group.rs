@@ -48,25 +48,17 @@ fn group(request: &csi::CreateVolumeGroupSnapshotRequest, pools: &Pools) -> Work
 
 /// The locks of CreateVolumeGroupSnapshot: the group's name and all source volumes.
 fn new_group(request: &csi::CreateVolumeGroupSnapshotRequest, _: &Pools) -> Vec<Hold> {
-    let volumes = request
-        .source_volume_ids
-        .iter()
-        .cloned()
-        .map(|id| Key::Volume(id).copied());
-    std::iter::once(Key::GroupName(request.name.clone()).changed())
-        .chain(volumes)
-        .collect()
+    let mut holds = vec![Key::GroupName(request.name.clone()).changed()];
+    let volumes = request.source_volume_ids.iter().cloned();
+    holds.extend(volumes.map(|id| Key::Volume(id).copied()));
+    holds
 }
 
 /// The locks of DeleteVolumeGroupSnapshot: the group, and its snapshots, which must not be copied
 /// meanwhile.
 fn old_group(request: &csi::DeleteVolumeGroupSnapshotRequest, _: &Pools) -> Vec<Hold> {
-    let snapshots = request
-        .snapshot_ids
-        .iter()
-        .cloned()
-        .map(|id| Key::Snapshot(id).changed());
-    std::iter::once(Key::Group(request.group_snapshot_id.clone()).changed())
-        .chain(snapshots)
-        .collect()
+    let mut holds = vec![Key::Group(request.group_snapshot_id.clone()).changed()];
+    let snapshots = request.snapshot_ids.iter().cloned();
+    holds.extend(snapshots.map(|id| Key::Snapshot(id).changed()));
+    holds
 }

@@ -17,7 +17,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-use super::input_ends;
+use super::{block_on, input_ends};
 use crate::cli::{CutsArgs, CutsCommand};
 use crate::record::now_ns;
 
@@ -50,18 +50,14 @@ pub enum Error {
 
 /// Does what the command says. Blocks.
 pub fn run(args: &CutsArgs) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(Error::Threads)?;
     let until_eof = matches!(&args.command, CutsCommand::Take(take) if take.until_eof);
-    let done = runtime.block_on(async {
+    let done = block_on(async {
         tokio::select! {
             done = perform(args) => done,
             () = input_ends(), if until_eof => Ok(ExitCode::from(STOPPED)),
         }
     });
-    match done {
+    match done.map_err(Error::Threads)? {
         // The reader has gone.
         Err(Error::Print(error)) if error.kind() == io::ErrorKind::BrokenPipe => {
             Ok(ExitCode::from(STOPPED))

@@ -11,6 +11,7 @@ use hostloop_proto::csi;
 use hostloop_terminal::terminal;
 use tonic::Code;
 
+use super::block_on;
 use crate::cli::DeleteArgs;
 use crate::storage::{SnapshotId, VolumeId};
 
@@ -37,11 +38,7 @@ pub enum Error {
 
 /// Deletes the objects one after another, and stops at the first failure. Blocks.
 pub fn run(args: &DeleteArgs) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(Error::Threads)?;
-    runtime.block_on(delete_all(args))?;
+    block_on(delete_all(args)).map_err(Error::Threads)??;
     Ok(ExitCode::SUCCESS)
 }
 

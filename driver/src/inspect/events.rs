@@ -9,7 +9,7 @@ use hostloop_terminal::terminal;
 use k8s_openapi::jiff::Timestamp;
 use serde_json::Value;
 
-use super::input_ends;
+use super::{block_on, input_ends};
 use crate::cli::EventsArgs;
 
 /// Why the events can't be printed.
@@ -28,17 +28,13 @@ pub enum Error {
 
 /// Prints events until there are none, or until the person ends it. Blocks.
 pub fn run(args: &EventsArgs) -> Result<ExitCode, Error> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    let runtime = runtime.map_err(Error::Threads)?;
-    let printed = runtime.block_on(async {
+    let printed = block_on(async {
         tokio::select! {
             printed = print(args) => printed,
             () = input_ends(), if args.until_eof => Ok(()),
         }
     });
-    match printed {
+    match printed.map_err(Error::Threads)? {
         Err(Error::Print(error)) if error.kind() == io::ErrorKind::BrokenPipe => {}
         printed => printed?,
     }

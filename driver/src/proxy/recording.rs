@@ -3,15 +3,12 @@
 use std::io::{self, SeekFrom};
 use std::path::Path;
 
-use hostloop_events::serve::{Header, Line, Process};
-use hostloop_events::{FORMAT, RING, Ring};
-use serde::Serialize;
+use hostloop_events::serve::{Process, header_line, next_lines};
+use hostloop_events::{RING, Ring};
 use tokio::fs::{File, OpenOptions};
 use tokio::io::{AsyncReadExt, AsyncSeekExt, AsyncWriteExt};
 use tokio_util::sync::CancellationToken;
 
-/// The most events of one write.
-const BATCH: usize = 128;
 /// The largest recording. A file that a person forgot must not fill a disk.
 const MAX_FILE: u64 = 1 << 30;
 
@@ -52,13 +49,7 @@ impl Recording {
         stop: &CancellationToken,
     ) -> io::Result<()> {
         let mut next = ring.since(0, 0).first;
-        let header = Header {
-            events: FORMAT.to_owned(),
-            boot: ring.boot().to_owned(),
-            process,
-            from: next,
-        };
-        self.write(&line(&header)?).await?;
+        self.write(&header_line(ring, process, next)?).await?;
         loop {
             let mut changed = std::pin::pin!(ring.changed());
             // From here on, no event is missed.
@@ -79,14 +70,9 @@ impl Recording {
 
     /// Writes the next events; false if there are none.
     async fn write_batch(&mut self, ring: &Ring, next: &mut u64) -> io::Result<bool> {
-        let batch = ring.since(*next, BATCH);
-        *next = batch.next();
-        let mut lines = Vec::new();
-        for (seq, event) in (batch.first..).zip(&batch.events) {
-            lines.extend(line(&Line::of(ring, seq, event))?);
-        }
+        let lines = next_lines(ring, next)?;
         self.write(&lines).await?;
-        Ok(!batch.events.is_empty())
+        Ok(!lines.is_empty())
     }
 
     async fn write(&mut self, lines: &[u8]) -> io::Result<()> {
@@ -104,12 +90,6 @@ async fn ends_a_line(path: &Path) -> io::Result<bool> {
     let mut file = File::open(path).await?;
     file.seek(SeekFrom::End(-1)).await?;
     Ok(file.read_u8().await? == b'\n')
-}
-
-fn line(value: &impl Serialize) -> io::Result<Vec<u8>> {
-    let mut line = serde_json::to_vec(value)?;
-    line.push(b'\n');
-    Ok(line)
 }
 
 #[cfg(test)]

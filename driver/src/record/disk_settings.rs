@@ -3,11 +3,9 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use hostloop_controllers::api::claim_fault::{
-    ClaimFault, DiskOperation, DiskOperations, FaultKind,
-};
+use hostloop_controllers::api::claim_fault::{ClaimFault, DiskOperations, FaultKind};
 use hostloop_fault_disk::Settings;
-use hostloop_fault_disk::rules::{DiskError, Effect, Operation, Rule};
+use hostloop_fault_disk::rules::{DiskError, Effect, Rule};
 
 use super::VolumeRecord;
 
@@ -47,7 +45,7 @@ fn rule(fault: &ClaimFault, ranges: &[Range<u64>]) -> Option<Rule> {
     };
     let DiskOperations { only, share_ppm } = taken;
     Some(Rule {
-        operations: only.map(operation).into_iter().collect(),
+        operations: only.into_iter().collect(),
         bytes: fault.file.as_ref().map(|_| ranges.to_vec()),
         share: f64::from(share_ppm) / 1e6,
         effect,
@@ -58,17 +56,10 @@ fn micros(delay: Duration) -> u64 {
     u64::try_from(delay.as_micros()).unwrap_or(u64::MAX)
 }
 
-fn operation(named: DiskOperation) -> Operation {
-    match named {
-        DiskOperation::Read => Operation::Read,
-        DiskOperation::Write => Operation::Write,
-        DiskOperation::Flush => Operation::Flush,
-        DiskOperation::Discard => Operation::Discard,
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use hostloop_fault_disk::rules::Operation;
+
     use super::*;
 
     #[test]

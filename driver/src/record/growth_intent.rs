@@ -1,5 +1,6 @@
 //! The growth of an unmounted ext4, recorded from before it begins until after its end.
 
+use hostloop_report::hex;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 /// A growth that is under way or was interrupted. Then only the driver can make the filesystem
@@ -17,12 +18,7 @@ pub struct GrowthIntent {
 }
 
 fn to_hex<S: Serializer>(bytes: &[u8], to: S) -> Result<S::Ok, S::Error> {
-    use std::fmt::Write;
-    let mut text = String::with_capacity(bytes.len() * 2);
-    for byte in bytes {
-        let _ = write!(text, "{byte:02x}");
-    }
-    to.serialize_str(&text)
+    to.serialize_str(&hex(bytes))
 }
 
 fn from_hex<'de, D: Deserializer<'de>>(from: D) -> Result<Box<[u8]>, D::Error> {

@@ -427,12 +427,7 @@ fn a_call_that_is_repeated_after_a_death_acknowledges_what_is_synced() {
         std::slice::from_ref(&id)
     );
 
-    let request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.clone(),
-        node_id: "n1".to_owned(),
-        volume_capability: Some(mount("ext4")),
-        ..Default::default()
-    };
+    let request = publication(&id);
     die_after(4);
     let died = rig.controller.controller_publish_volume(request.clone());
     fail::remove("effect");
@@ -449,12 +444,7 @@ fn a_volume_that_is_not_published_is_unpublished_on_a_broken_disk() {
     let _scenario = fail::FailScenario::setup();
     let mut rig = Rig::<Model>::new();
     let id = rig.created(create_request("one"));
-    let request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.clone(),
-        node_id: "n1".to_owned(),
-        volume_capability: Some(mount("ext4")),
-        ..Default::default()
-    };
+    let request = publication(&id);
     attach(&rig, &request);
     detach(&rig, &id).unwrap();
     rig.restart();
@@ -498,12 +488,7 @@ fn a_publication_that_changes_nothing_keeps_no_volume_on_a_broken_disk() {
     let mut rig = Rig::<Model>::new();
     let id = rig.created(create_request("one"));
     rig.restart();
-    let request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.clone(),
-        node_id: "n1".to_owned(),
-        volume_capability: Some(mount("ext4")),
-        ..Default::default()
-    };
+    let request = publication(&id);
     let record = directory(&rig, &format!("volumes/{id}")).join("volume.json");
     let unreadable = record.with_extension("away");
     for point in ["file.create", "file.write", "file.rename"] {
@@ -532,12 +517,7 @@ fn a_publication_that_may_be_on_disk_is_not_gone_before_it_is_written_over() {
     let _scenario = fail::FailScenario::setup();
     let mut rig = Rig::<Model>::new();
     let id = rig.created(create_request("one"));
-    let request = csi::ControllerPublishVolumeRequest {
-        volume_id: id.clone(),
-        node_id: "n1".to_owned(),
-        volume_capability: Some(mount("ext4")),
-        ..Default::default()
-    };
+    let request = publication(&id);
     let [away, entry] = lose_answer(&rig, &id);
     let lost = rig.controller.controller_publish_volume(request);
     lost.unwrap_err();
@@ -550,6 +530,16 @@ fn a_publication_that_may_be_on_disk_is_not_gone_before_it_is_written_over() {
     detach(&rig, &id).unwrap();
     rig.restart();
     assert!(rig.record(&id).publications.is_empty());
+}
+
+/// The request to publish a volume to the node.
+fn publication(id: &str) -> csi::ControllerPublishVolumeRequest {
+    csi::ControllerPublishVolumeRequest {
+        volume_id: id.to_owned(),
+        node_id: "n1".to_owned(),
+        volume_capability: Some(mount("ext4")),
+        ..Default::default()
+    }
 }
 
 pub(crate) fn detach(rig: &Rig<Model>, id: &str) -> controller::Result<()> {

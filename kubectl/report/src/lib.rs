@@ -10,7 +10,9 @@ pub mod cuts;
 pub mod driver_name;
 mod error_chain;
 pub mod events;
+pub mod fault_disk;
 pub mod flags;
+mod hex;
 pub mod image_map;
 pub mod machine;
 pub mod node_faults;
@@ -21,3 +23,4 @@ pub mod reported_problem;
 pub mod status;
 
 pub use error_chain::error_chain;
+pub use hex::hex;

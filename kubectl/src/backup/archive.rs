@@ -11,6 +11,7 @@ use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, BufReader, BufWriter, Read, Write};
 use std::path::{Path, PathBuf};
 
+use hostloop_report::hex;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
@@ -196,7 +197,7 @@ impl Archive {
             }
             hash.update(&buffer[..read]);
         }
-        if hex(hash) == backup.sha256 {
+        if hex(&hash.finalize()) == backup.sha256 {
             return Ok(());
         }
         Err(ArchiveError::Checksum(path))
@@ -257,11 +258,6 @@ fn part_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.part"))
 }
 
-fn hex(hash: Sha256) -> String {
-    let hash = hash.finalize();
-    hash.iter().map(|byte| format!("{byte:02x}")).collect()
-}
-
 /// A file of data that is being written. It is removed unless it is finished.
 pub(super) struct DataWriter {
     dir: PathBuf,
@@ -313,7 +309,8 @@ impl DataWriter {
         synced.map_err(ArchiveError::io(&self.part))?;
         let path = self.dir.join(&self.name);
         fs::rename(&self.part, &path).map_err(ArchiveError::io(&path))?;
-        Ok((self.name.clone(), hex(self.hash.clone()), self.bytes))
+        let checksum = hex(&self.hash.clone().finalize());
+        Ok((self.name.clone(), checksum, self.bytes))
     }
 }
 

@@ -131,7 +131,7 @@ impl<'a> Work<'a> {
 
     /// The objects of a kind in the namespace of the command.
     pub(super) fn api<K: Namespaced>(&self) -> Api<K> {
-        self.cluster.namespaced(Some(&self.cluster.namespace))
+        self.cluster.own()
     }
 
     /// Takes a snapshot of a claim, and waits until it is ready.
@@ -227,18 +227,13 @@ impl<'a> Work<'a> {
 
     /// Makes a claim. Its volume comes with the first pod.
     pub(super) async fn claim(&self, claim: NewClaim<'_>) -> Result<(), Error> {
-        let object = json!({
-            "apiVersion": "v1",
-            "kind": "PersistentVolumeClaim",
-            "metadata": self.metadata(claim.name),
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "volumeMode": claim.mode,
-                "storageClassName": claim.class,
-                "resources": {"requests": {"storage": claim.size.to_string()}},
-                "dataSource": claim.snapshot.map(from_snapshot),
-            },
+        let spec = json!({
+            "accessModes": ["ReadWriteOnce"],
+            "volumeMode": claim.mode,
+            "storageClassName": claim.class,
+            "dataSource": claim.snapshot.map(from_snapshot),
         });
+        let object = new_objects::claim(self.metadata(claim.name), claim.size, spec);
         self.create::<PersistentVolumeClaim>(Made::Claim(claim.name.to_owned()), &object)
             .await
     }

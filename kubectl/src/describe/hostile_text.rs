@@ -6,6 +6,7 @@ use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING};
 use hostloop_terminal::terminal::printed;
 use serde_json::Value;
 
+use super::tests::put_report;
 use super::*;
 use crate::status::{TableStyle, text as status_text};
 use crate::test_objects::{cluster_of, node_pod, objects};
@@ -67,16 +68,7 @@ async fn facts(api: &FakeApi, report: &Report) -> Result<Facts, Error> {
     let cluster = cluster_of(api);
     let target = Target::Claim("data".to_owned());
     let mut facts = gather(&target, &cluster).await?;
-    for node in &mut facts.nodes {
-        node.report = Ok(report.clone());
-    }
-    facts.report = joined(
-        &target,
-        &facts.objects,
-        &facts.nodes,
-        &cluster,
-        facts.now_ns,
-    );
+    put_report(&mut facts, &cluster, report);
     Ok(facts)
 }
 

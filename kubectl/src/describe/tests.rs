@@ -37,6 +37,20 @@ fn on_node() -> Report {
     serde_saphyr::from_str(include_str!("tests/report.yaml")).unwrap()
 }
 
+/// Puts a report in place of those of the nodes: the protocol of exec needs a real server.
+pub(super) fn put_report(facts: &mut Facts, cluster: &Cluster, report: &Report) {
+    for node in &mut facts.nodes {
+        node.report = Ok(report.clone());
+    }
+    facts.report = joined(
+        &facts.target,
+        &facts.objects,
+        &facts.nodes,
+        cluster,
+        facts.now_ns,
+    );
+}
+
 fn shown(facts: &Facts) -> String {
     plain(&render::text(facts, None)).join("\n")
 }
@@ -54,15 +68,7 @@ async fn everything_about_a_claim() {
         "{text}"
     );
 
-    // The protocol of exec needs a real server, so the report is put in its place.
-    facts.nodes[0].report = Ok(on_node());
-    facts.report = joined(
-        &target(),
-        &facts.objects,
-        &facts.nodes,
-        &cluster,
-        facts.now_ns,
-    );
+    put_report(&mut facts, &cluster, &on_node());
     let text = shown(&facts);
     has(
         &text,
@@ -137,14 +143,7 @@ async fn the_fault_of_a_volume() {
             since_ns: 1,
             state: state.into(),
         });
-        facts.nodes[0].report = Ok(report);
-        facts.report = joined(
-            &target(),
-            &facts.objects,
-            &facts.nodes,
-            &cluster,
-            facts.now_ns,
-        );
+        put_report(&mut facts, &cluster, &report);
         let text = shown(&facts);
         has(&text, &[expected]);
         let is_marked = text.contains("  state   published, fault gone\n");
@@ -269,14 +268,7 @@ async fn everything_about_inline_volumes() {
         assert_eq!(facts.nodes.len(), 1, "the pod's node alone is asked");
         let mut report = on_node();
         report.volumes[0].inline = Some(handles[0].clone());
-        facts.nodes[0].report = Ok(report);
-        facts.report = joined(
-            &target,
-            &facts.objects,
-            &facts.nodes,
-            &cluster,
-            facts.now_ns,
-        );
+        put_report(&mut facts, &cluster, &report);
         let text = shown(&facts);
         has(
             &text,

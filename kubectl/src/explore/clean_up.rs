@@ -69,7 +69,7 @@ pub(super) async fn clean_up(
     let objects = remove(cluster, &selector_of_all(), &BTreeSet::new(), timeout).await?;
     let cuts = drop_cuts(cluster, &explorations, timeout).await?;
     let kept = ListParams::default().labels(KEPT);
-    let snapshots: Api<VolumeSnapshot> = cluster.namespaced(Some(&cluster.namespace));
+    let snapshots: Api<VolumeSnapshot> = cluster.own();
     let kept = served(api::list(&snapshots, kept).await)?;
     Ok(CleanedUp {
         namespace: cluster.namespace.clone(),
@@ -130,9 +130,9 @@ impl Leftovers {
     async fn of(cluster: &Cluster, selector: &str) -> Result<Leftovers, ApiError> {
         let selected = ListParams::default().labels(selector);
         let namespace = Some(cluster.namespace.as_str());
-        let jobs = api::list(&cluster.namespaced(namespace), selected.clone()).await?;
-        let claims = api::list(&cluster.namespaced(namespace), selected.clone()).await?;
-        let snapshots = api::list(&cluster.namespaced(namespace), selected.clone()).await;
+        let jobs = api::list(&cluster.own(), selected.clone()).await?;
+        let claims = api::list(&cluster.own(), selected.clone()).await?;
+        let snapshots = api::list(&cluster.own(), selected.clone()).await;
         let contents: Result<Vec<VolumeSnapshotContent>, ApiError> =
             api::list(&cluster.all(), selected).await;
         let mut contents = served(contents)?;
@@ -176,12 +176,11 @@ impl Leftovers {
 
     /// Asks for the deletion of those that others do not wait for.
     async fn delete(&self, cluster: &Cluster) -> Result<(), ApiError> {
-        let namespace = Some(cluster.namespace.as_str());
-        delete_all(&cluster.namespaced(namespace), &self.jobs).await?;
-        delete_all(&cluster.namespaced(namespace), &self.claims).await?;
+        delete_all(&cluster.own(), &self.jobs).await?;
+        delete_all(&cluster.own(), &self.claims).await?;
         // A claim that is being made needs its snapshot.
         if self.jobs.is_empty() && self.claims.is_empty() {
-            delete_all(&cluster.namespaced(namespace), &self.snapshots).await?;
+            delete_all(&cluster.own(), &self.snapshots).await?;
         }
         // The end of a bound content follows that of its snapshot.
         if self.snapshots.is_empty() {

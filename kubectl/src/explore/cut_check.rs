@@ -10,14 +10,14 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::Api;
 use kube::api::{ListParams, LogParams};
 use serde_json::json;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::check_template::CheckTemplate;
 use super::cut_node::CutNode;
 use super::cut_objects::{CutObjects, ExplorationId, KEPT};
 use super::explored_claim::ExploredClaim;
 use super::job_end::{JobEnd, container_with_reason, has_begun, job_end};
-use crate::api::{self, ApiError, Call, DEADLINE, Kind, Namespaced};
+use crate::api::{self, ApiError, Call, Kind, timely};
 use crate::cluster::Cluster;
 use crate::events;
 use crate::persist::{create, delete, is_gone, persist};
@@ -90,22 +90,23 @@ impl<N: CutNode> CutChecker<'_, N> {
         let contents: Api<VolumeSnapshotContent> = self.cluster.all();
         create(&contents, &objects.content(), self.timeout).await?;
         create(
-            &self.api::<VolumeSnapshot>(),
+            &self.cluster.own::<VolumeSnapshot>(),
             &objects.snapshot(),
             self.timeout,
         )
         .await?;
         create(
-            &self.api::<PersistentVolumeClaim>(),
+            &self.cluster.own::<PersistentVolumeClaim>(),
             &objects.claim(),
             self.timeout,
         )
         .await?;
-        create(&self.api::<Job>(), &job, self.timeout).await?;
+        create(&self.cluster.own::<Job>(), &job, self.timeout).await?;
         let result = self.result(&name).await?;
         if result == CutResult::Passed {
             self.remove_claim(&name).await?;
-            self.remove::<VolumeSnapshot>(&self.api(), &name).await?;
+            self.remove::<VolumeSnapshot>(&self.cluster.own(), &name)
+                .await?;
             // The controller deletes it with its snapshot, if it was bound.
             self.remove(&contents, &name).await?;
         } else {
@@ -115,13 +116,9 @@ impl<N: CutNode> CutChecker<'_, N> {
         Ok(result)
     }
 
-    fn api<K: Namespaced>(&self) -> Api<K> {
-        self.cluster.namespaced(Some(&self.claim.namespace))
-    }
-
     /// Waits until the Job has ended.
     async fn result(&self, name: &str) -> Result<CutResult, CheckError> {
-        let jobs: Api<Job> = self.api();
+        let jobs: Api<Job> = self.cluster.own();
         let started = Instant::now();
         loop {
             let is_late = started.elapsed() >= self.timeout;
@@ -162,7 +159,7 @@ impl<N: CutNode> CutChecker<'_, N> {
     async fn pods(&self, name: &str) -> Result<Vec<Pod>, ApiError> {
         let labels = format!("batch.kubernetes.io/job-name={name}");
         let of_job = ListParams::default().labels(&labels);
-        let pods: Api<Pod> = self.api();
+        let pods: Api<Pod> = self.cluster.own();
         persist(self.timeout, async || {
             api::list(&pods, of_job.clone()).await
         })
@@ -192,7 +189,7 @@ impl<N: CutNode> CutChecker<'_, N> {
             tail_lines: Some(LINES),
             ..LogParams::default()
         };
-        let pods: Api<Pod> = self.api();
+        let pods: Api<Pod> = self.cluster.own();
         let call = Call::new("get", "pods/log", Some(&self.claim.namespace), pod);
         let read = async {
             let stream = pods.log_stream(pod, &params).await?;
@@ -202,10 +199,7 @@ impl<N: CutNode> CutChecker<'_, N> {
             read.map_err(kube::Error::ReadEvents)?;
             Ok::<String, kube::Error>(String::from_utf8_lossy(&text).into_owned())
         };
-        match timeout(DEADLINE, read).await {
-            Ok(read) => read.map_err(|error| ApiError::new(call, error)),
-            Err(_) => Err(ApiError::Timeout { call }),
-        }
+        timely(call, read).await
     }
 
     /// Keeps the snapshot of a cut, and marks its objects so that no clean-up deletes them.
@@ -214,7 +208,7 @@ impl<N: CutNode> CutChecker<'_, N> {
         kept.map_err(|error| CheckError::NotKept(error.to_string()))?;
         self.mark::<VolumeSnapshotContent>(&self.cluster.all(), name)
             .await?;
-        self.mark::<VolumeSnapshot>(&self.api(), name).await
+        self.mark::<VolumeSnapshot>(&self.cluster.own(), name).await
     }
 
     async fn mark<K: Kind>(&self, api: &Api<K>, name: &str) -> Result<(), CheckError> {
@@ -227,11 +221,11 @@ impl<N: CutNode> CutChecker<'_, N> {
 
     /// Deletes Job and claim, and waits until they and the volume are gone.
     async fn remove_claim(&self, name: &str) -> Result<(), CheckError> {
-        let claims: Api<PersistentVolumeClaim> = self.api();
+        let claims: Api<PersistentVolumeClaim> = self.cluster.own();
         let claim = persist(self.timeout, async || api::get(&claims, name).await).await?;
         let volume = claim.as_ref().and_then(bound_volume).map(str::to_owned);
         // The claim waits for the pods of the Job.
-        delete(&self.api::<Job>(), name, self.timeout).await?;
+        delete(&self.cluster.own::<Job>(), name, self.timeout).await?;
         self.remove(&claims, name).await?;
         if let Some(volume) = volume {
             let volumes: Api<PersistentVolume> = self.cluster.all();

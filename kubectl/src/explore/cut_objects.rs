@@ -144,18 +144,13 @@ pub(super) fn claim_again(claim: &ExploredClaim, snapshot: &str, size_bytes: u64
 }
 
 fn claim_of(claim: &ExploredClaim, snapshot: &str, size_bytes: u64, metadata: Value) -> Value {
-    json!({
-        "apiVersion": "v1",
-        "kind": "PersistentVolumeClaim",
-        "metadata": metadata,
-        "spec": {
-            "storageClassName": claim.class,
-            "accessModes": claim.access_modes,
-            "volumeMode": claim.volume_mode,
-            "resources": {"requests": {"storage": size_bytes.to_string()}},
-            "dataSource": from_snapshot(snapshot),
-        },
-    })
+    let spec = json!({
+        "storageClassName": claim.class,
+        "accessModes": claim.access_modes,
+        "volumeMode": claim.volume_mode,
+        "dataSource": from_snapshot(snapshot),
+    });
+    new_objects::claim(metadata, size_bytes, spec)
 }
 
 #[cfg(test)]

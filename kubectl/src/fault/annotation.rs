@@ -22,23 +22,22 @@ pub(crate) fn asks_for_none(claim: &PersistentVolumeClaim) -> bool {
 
 /// Sets the annotations of claims to these faults, or removes them, all at the same time. Each is
 /// tried, and the first error is returned.
-pub(crate) async fn annotate(
+pub(crate) async fn annotate<'c>(
     cluster: &Cluster,
-    faults: &[(&PersistentVolumeClaim, Option<String>)],
+    faults: impl Iterator<Item = (&'c PersistentVolumeClaim, Option<String>)>,
     dry_run: bool,
 ) -> Result<(), ApiError> {
-    let changes = faults
-        .iter()
-        .map(|(claim, fault)| change(cluster, claim, fault.as_deref(), dry_run));
+    let changes = faults.map(|(claim, fault)| change(cluster, claim, fault, dry_run));
     join_all(changes).await.into_iter().collect()
 }
 
 async fn change(
     cluster: &Cluster,
     claim: &PersistentVolumeClaim,
-    fault: Option<&str>,
+    fault: Option<String>,
     dry_run: bool,
 ) -> Result<(), ApiError> {
+    let fault = fault.as_deref();
     let claims: Api<PersistentVolumeClaim> =
         cluster.namespaced(claim.metadata.namespace.as_deref());
     let changed = api::merge(&claims, &claim.name_any(), &patch(claim, fault), dry_run).await;

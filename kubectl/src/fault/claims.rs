@@ -65,7 +65,7 @@ async fn named(
     cluster: &Cluster,
     names: &[String],
 ) -> Result<Vec<PersistentVolumeClaim>, SelectionError> {
-    let all: Api<PersistentVolumeClaim> = cluster.namespaced(Some(&cluster.namespace));
+    let all: Api<PersistentVolumeClaim> = cluster.own();
     let mut claims = Vec::new();
     for word in names {
         let name = claim_name(word)?;
@@ -91,7 +91,7 @@ async fn with_labels(
     if labels.trim().is_empty() {
         return Err(SelectionError::NoLabels);
     }
-    let all: Api<PersistentVolumeClaim> = cluster.namespaced(Some(&cluster.namespace));
+    let all: Api<PersistentVolumeClaim> = cluster.own();
     let mut claims = Vec::new();
     for claim in api::list(&all, ListParams::default().labels(labels)).await? {
         if is_of_driver(cluster, &claim).await? {

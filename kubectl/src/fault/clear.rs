@@ -97,15 +97,12 @@ async fn clear(
 
 /// Changes the annotations of the claims that have or may get a fault.
 async fn write(cluster: &Cluster, faulty: &[FaultyClaim<'_>], dry_run: bool) -> Result<(), Error> {
-    let faults: Vec<_> = faulty
-        .iter()
-        .filter_map(|faulty| match faulty.change() {
-            AnnotationChange::Keep => None,
-            AnnotationChange::Remove => Some((faulty.claim, None)),
-            AnnotationChange::WriteNone => Some((faulty.claim, Some(NONE.to_owned()))),
-        })
-        .collect();
-    Ok(annotate(cluster, &faults, dry_run).await?)
+    let faults = faulty.iter().filter_map(|faulty| match faulty.change() {
+        AnnotationChange::Keep => None,
+        AnnotationChange::Remove => Some((faulty.claim, None)),
+        AnnotationChange::WriteNone => Some((faulty.claim, Some(NONE.to_owned()))),
+    });
+    Ok(annotate(cluster, faults, dry_run).await?)
 }
 
 /// The claims with what their classes have. `last` is what the last event says of a claim.

@@ -7,7 +7,6 @@ use std::io;
 use std::process::ExitCode;
 
 use anstyle::Style;
-use hostloop_api_objects::duration;
 use hostloop_api_objects::pool_fault::{PoolFault, PoolFaultError};
 use hostloop_report::node_faults::{NodeFaults, PoolFaultState, PoolWithFaults};
 use hostloop_terminal::color::{BAD, WARNING};
@@ -17,6 +16,7 @@ use hostloop_terminal::table::{prose, words};
 use hostloop_terminal::terminal;
 use serde::Serialize;
 
+use super::set::is_duration;
 use crate::api::ApiError;
 use crate::cluster::Cluster;
 use crate::node_pods::{NodePod, ask, node_pods};
@@ -85,12 +85,6 @@ struct ClearArgs {
 
     #[command(flatten)]
     output: OutputArgs,
-}
-
-/// A duration as it is typed: the fault has it in its own form.
-fn is_duration(word: &str) -> Result<String, String> {
-    duration::parse(word)?;
-    Ok(word.to_owned())
 }
 
 /// Why `fault node` failed.

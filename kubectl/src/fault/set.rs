@@ -96,7 +96,7 @@ impl TypedValueParser for ClaimOrFault {
 }
 
 /// A duration as it is typed: the fault has it in its own form.
-fn is_duration(word: &str) -> Result<String, String> {
+pub(super) fn is_duration(word: &str) -> Result<String, String> {
     duration::parse(word)?;
     Ok(word.to_owned())
 }
@@ -160,11 +160,8 @@ async fn ask(
     fault: &ClaimFault,
     dry_run: bool,
 ) -> Result<(), Error> {
-    let faults: Vec<_> = claims
-        .iter()
-        .map(|claim| (claim, Some(fault.to_string())))
-        .collect();
-    Ok(annotate(cluster, &faults, dry_run).await?)
+    let faults = claims.iter().map(|claim| (claim, Some(fault.to_string())));
+    Ok(annotate(cluster, faults, dry_run).await?)
 }
 
 /// Sets the annotations, and waits for what the driver says. Returns that in the order of the claims.

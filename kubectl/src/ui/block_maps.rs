@@ -37,23 +37,19 @@ pub(super) struct Image {
 impl Image {
     pub(super) fn all(report: &Report) -> Vec<Image> {
         let volumes = report.volumes.iter().filter_map(|volume| {
-            let (id, source) = (volume.id.clone(), volume.source.clone());
-            let (allocated, written_ns) = (volume.allocated_bytes?, volume.written_ns);
             Some(Image {
-                id,
-                source,
-                allocated,
-                written_ns,
+                id: volume.id.clone(),
+                source: volume.source.clone(),
+                allocated: volume.allocated_bytes?,
+                written_ns: volume.written_ns,
             })
         });
         let snapshots = report.snapshots.iter().filter_map(|snapshot| {
-            let (id, source) = (snapshot.id.clone(), Some(snapshot.source.clone()));
-            let (allocated, written_ns) = (snapshot.allocated_bytes?, snapshot.written_ns);
             Some(Image {
-                id,
-                source,
-                allocated,
-                written_ns,
+                id: snapshot.id.clone(),
+                source: Some(snapshot.source.clone()),
+                allocated: snapshot.allocated_bytes?,
+                written_ns: snapshot.written_ns,
             })
         });
         volumes.chain(snapshots).collect()

@@ -7,6 +7,7 @@
 use serde_json::{Map, Value};
 
 use super::concerns::{Concern, Name, any_claim_in};
+use crate::api::text;
 
 #[cfg(test)]
 mod tests;
@@ -210,14 +211,6 @@ fn only(object: &Value, paths: &[&str]) -> Value {
         *place = value.clone();
     }
     kept
-}
-
-/// The text at a path; empty if there is none.
-fn text<'o>(object: &'o Value, path: &str) -> &'o str {
-    object
-        .pointer(path)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
 
 fn volume(object: &Value, names: &OwnNames) -> Option<Value> {

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
+use crate::api::text;
 use crate::verdict::Stuck;
 
 /// What undoes a call: its success makes an earlier failure meaningless.
@@ -119,13 +120,6 @@ impl FailedCall {
         let why = format!("{name} failed{times} with {}{error}", self.code);
         Stuck::new(why, Some(self.since_us.saturating_mul(1000)))
     }
-}
-
-fn text<'e>(event: &'e Value, path: &str) -> &'e str {
-    event
-        .pointer(path)
-        .and_then(Value::as_str)
-        .unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -46,10 +46,10 @@ impl std::fmt::Debug for Model {
 }
 
 /// The failures and hooks that a test requests, and the effects so far.
+#[derive(Default)]
 struct Script {
-    /// The number of boots, with this one.
+    /// The number of boots before this one.
     boots: u32,
-    boot_id: String,
     faults: Vec<Fault>,
     hooks: BTreeMap<&'static str, Hook>,
     effects: Vec<Effect>,
@@ -61,25 +61,6 @@ struct Script {
     disk: Option<Disk>,
     /// `None` if the machine's own filesystem decides.
     reflinks: Option<bool>,
-}
-
-impl Default for Script {
-    fn default() -> Self {
-        Script {
-            boots: 1,
-            boot_id: "boot-1".to_owned(),
-            faults: Vec::new(),
-            hooks: BTreeMap::new(),
-            effects: Vec::new(),
-            absent: Vec::new(),
-            withheld: false,
-            attributes_read_only: false,
-            private: false,
-            without_journal: false,
-            disk: None,
-            reflinks: None,
-        }
-    }
 }
 
 struct Fault {
@@ -342,14 +323,7 @@ impl Model {
     /// stays. The boot ID is another one.
     pub fn reboot(&self) {
         self.state.lock().reboot();
-        let mut script = self.script.lock();
-        script.boots += 1;
-        script.boot_id = format!("boot-{}", script.boots);
-    }
-
-    /// Makes this the ID of the running boot, until the next one.
-    pub fn set_boot_id(&self, id: &str) {
-        self.script.lock().boot_id = id.to_owned();
+        self.script.lock().boots += 1;
     }
 
     /// Records an effect or a query. Returns the error with which it must fail after it is done.

@@ -116,12 +116,12 @@ fn or_nothing(value: &str) -> &str {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use rstest::rstest;
 
     use super::*;
 
-    fn field(field: &str, simulated: &str, real: &str) -> Difference {
+    pub(crate) fn field(field: &str, simulated: &str, real: &str) -> Difference {
         Difference::Field {
             object: "claim c1".to_owned(),
             field: field.to_owned(),

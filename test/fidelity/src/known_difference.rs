@@ -74,15 +74,7 @@ mod tests {
     use rstest::rstest;
 
     use super::*;
-
-    fn field(field: &str, simulated: &str, real: &str) -> Difference {
-        Difference::Field {
-            object: "claim c1".to_owned(),
-            field: field.to_owned(),
-            simulated: simulated.to_owned(),
-            real: real.to_owned(),
-        }
-    }
+    use crate::difference::tests::field;
 
     #[rstest]
     #[case::of_kubelet(field("event Pulled", "", "sent"), Some("events of kubelet"))]

@@ -71,6 +71,9 @@ pub(crate) struct History {
     /// Volumes are attached before they are mounted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) attach: bool,
+    /// The driver answers each call before its caller gives up, as on a machine at rest.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub(crate) prompt: bool,
     /// What the world does while everything is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Trouble>,
@@ -131,6 +134,7 @@ impl History {
             world,
             tight: world != World::Calm && Dice::of(seed, "tight", 0).percent(25),
             attach: Dice::of(seed, "attach", 0).below(3) == 0,
+            prompt: false,
             last: Trouble::last(seed, world),
             about: String::new(),
             steps: steps.collect(),

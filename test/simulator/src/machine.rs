@@ -96,6 +96,7 @@ pub(crate) fn node_of(actor: &str) -> Option<&'static str> {
 struct Site {
     seed: u64,
     world: World,
+    prompt: bool,
     names: Names,
     dir: PathBuf,
     overcommit: u64,
@@ -170,6 +171,7 @@ impl Machine {
         let site = Site {
             seed,
             world,
+            prompt: history.prompt,
             names,
             dir,
             overcommit: if is_overcommitted { 3 } else { 1 },
@@ -474,6 +476,7 @@ impl Site {
             seed: self.seed,
             node: name,
             copies: Copies::of(self.seed, self.world),
+            prompt: self.prompt,
             pace: self.pace.clone(),
             dead: dead.clone(),
             refused: Arc::default(),

@@ -44,8 +44,8 @@ mod waiting;
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
 use departures::Departures;
-use groups::Groups;
 use hindered::Hindered;
+use kept::Kept;
 use lives::{Lives, Present};
 use lost::Lost;
 use objects::Objects;
@@ -53,17 +53,16 @@ pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
-use snapshots::Snapshots;
 use stamps::StampHistories;
 
 /// What the oracle remembers. A cluster does not remember what was promised.
 #[derive(Default)]
 pub(crate) struct Oracle {
     lives: Lives,
-    snapshots: Snapshots,
+    snapshots: Kept,
     promises: Promises,
     adopted: Adopted,
-    groups: Groups,
+    groups: Kept,
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
@@ -73,8 +72,8 @@ pub(crate) struct Oracle {
 impl Oracle {
     /// Watches from now on what comes to its end between two looks.
     pub(crate) fn watch(&self, api: &FakeApi) {
-        self.snapshots.watch(api);
-        self.groups.watch(api);
+        self.snapshots.gone.watch(api, "VolumeSnapshotContent");
+        self.groups.gone.watch(api, "VolumeGroupSnapshotContent");
     }
 
     /// The API server will go back to a backup.
@@ -118,9 +117,9 @@ impl Oracle {
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
-        self.snapshots.check(&contents, &pool, &self.lost.data);
+        snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
-        self.groups.check(&of_groups, &pool, &self.lost.data);
+        groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
         self.lives.check(&Present {
             cluster,
             data: &pool,

@@ -5,6 +5,7 @@ use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::io::Write;
 
+use hostloop_report::hex;
 use parking_lot::Mutex;
 use sha2::{Digest, Sha256};
 
@@ -117,8 +118,7 @@ pub(crate) fn violations() -> Vec<String> {
 pub(crate) fn end() -> (String, Vec<String>) {
     let mut lines = LINES.lock();
     let digest = lines.digest.take().unwrap_or_default().finalize();
-    let digest = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    (digest, lines.last.iter().cloned().collect())
+    (hex(&digest), lines.last.iter().cloned().collect())
 }
 
 /// Writes lines of the product's log.

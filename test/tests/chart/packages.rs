@@ -10,6 +10,7 @@ use axum::body::{Bytes, to_bytes};
 use axum::extract::{Request, State};
 use axum::http::{HeaderName, Method, StatusCode, header};
 use axum::response::{IntoResponse, Response};
+use hostloop_report::hex;
 use hostloop_test::machine::{root, run, text};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::tools;
@@ -108,9 +109,7 @@ fn what_helm_packs_is_the_folder() {
 type Pushed = Arc<Mutex<HashMap<String, (String, Bytes)>>>;
 
 fn digest(content: &[u8]) -> String {
-    let hash = Sha256::digest(content);
-    let hex: String = hash.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{}", hex(&Sha256::digest(content)))
 }
 
 /// As much of a registry as Helm asks for.

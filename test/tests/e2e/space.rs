@@ -4,6 +4,7 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
+use hostloop_report::hex;
 use hostloop_test::cluster::{self, BUSYBOX};
 use hostloop_test::deployed::DRIVER;
 use hostloop_test::front::objects;
@@ -445,6 +446,5 @@ pub(crate) fn staging(kubelet_dir: &Path, handle: &str) -> PathBuf {
 
 /// Kubelet's name for a volume that it stages.
 pub(crate) fn staged_as(handle: &str) -> String {
-    let digest = Sha256::digest(handle.as_bytes());
-    digest.iter().map(|byte| format!("{byte:02x}")).collect()
+    hex(&Sha256::digest(handle))
 }

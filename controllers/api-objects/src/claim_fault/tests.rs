@@ -9,7 +9,7 @@ fn fault(kind: FaultKind, seconds: Option<u64>, seed: u64) -> ClaimFault {
     }
 }
 
-fn taken(only: DiskOperation, share_ppm: u32) -> DiskOperations {
+fn taken(only: Operation, share_ppm: u32) -> DiskOperations {
     DiskOperations {
         only: Some(only),
         share_ppm,
@@ -61,16 +61,13 @@ fn faults_are_read_and_written() {
         ),
         (
             "enospc,share=0.1,op=write,for=5m,seed=3",
-            fault(NoSpace(taken(DiskOperation::Write, 100_000)), Some(300), 3),
+            fault(NoSpace(taken(Operation::Write, 100_000)), Some(300), 3),
             "enospc,op=write,share=0.1,for=300s,seed=3",
         ),
         (
             "slow=20ms,op=flush",
             fault(
-                Slow(
-                    Duration::from_millis(20),
-                    taken(DiskOperation::Flush, WHOLE),
-                ),
+                Slow(Duration::from_millis(20), taken(Operation::Flush, WHOLE)),
                 Some(600),
                 0,
             ),
@@ -83,7 +80,7 @@ fn faults_are_read_and_written() {
         ),
         (
             "powercut,loss=torn-sectors,seed=2",
-            fault(DiskCut(DiskLoss::TornSectors), None, 2),
+            fault(DiskCut(Loss::TornSectors), None, 2),
             "powercut,loss=torn-sectors,seed=2",
         ),
     ] {
@@ -135,7 +132,7 @@ fn the_longest_fault_can_be_read_again() {
     let fault = ClaimFault {
         kind: FaultKind::Slow(
             Duration::new(29, 999_999_999),
-            taken(DiskOperation::Discard, 999_999),
+            taken(Operation::Discard, 999_999),
         ),
         file: Some(FilePart {
             path: "a".repeat(100),

@@ -44,13 +44,11 @@ fn hash<const N: usize>(parts: &[&[u8]]) -> [u8; N] {
 mod tests {
     use std::collections::BTreeSet;
 
+    use hostloop_report::hex;
+
     use super::*;
 
     const UID: &str = "2d1f8a7e-0c3b-4a55-9d1e-0123456789ab";
-
-    fn hex(bytes: &[u8]) -> String {
-        bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-    }
 
     #[test]
     fn the_trace_of_a_claim_is_its_uid() {

@@ -1,5 +1,6 @@
 //! Reads single objects from the API server.
 
+use kube::ResourceExt;
 use kube::api::{GetParams, PartialObjectMeta, Request};
 
 use super::{ApiCall, ApiError, KeptFields, Kube, Resource, known, unless_gone};
@@ -27,6 +28,13 @@ impl Kube {
             self.timely(call, async { known(api.get(name).await?) })
                 .await,
         )
+    }
+
+    /// Reads the same object again; `None` if it is gone or another object has its name.
+    pub async fn again<K: Resource>(&self, object: &K) -> Result<Option<K>, ApiError> {
+        let namespace = object.namespace().unwrap_or_default();
+        let now = self.get::<K>(&namespace, &object.name_any()).await?;
+        Ok(now.filter(|now| now.uid() == object.uid()))
     }
 
     /// Reads other fields of an object than those that are usually kept.

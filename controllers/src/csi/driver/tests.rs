@@ -71,26 +71,26 @@ async fn a_driver_that_is_busy_at_start_is_asked_again() {
     assert_eq!(calls.map(|calls| calls.load(Ordering::Relaxed)), [2; 4]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_driver_without_a_node_service_has_no_capabilities_of_it() {
+fn without_node_service() -> Handlers {
     let handlers = Handlers::default();
     handlers.on(|_: csi::ProbeRequest| Ok(csi::ProbeResponse::default()));
     handlers.on(|_: csi::GetPluginInfoRequest| Ok(csi::GetPluginInfoResponse::default()));
     handlers.on(|_: csi::GetPluginCapabilitiesRequest| {
         Ok(csi::GetPluginCapabilitiesResponse::default())
     });
+    handlers
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_driver_without_a_node_service_has_no_capabilities_of_it() {
+    let handlers = without_node_service();
     let driver = Driver::introduce(connect(&handlers), &CancellationToken::new()).await;
     assert!(!driver.unwrap().node_can(NodeCapability::StageUnstageVolume));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_node_service_that_never_answers_is_not_waited_for() {
-    let handlers = Handlers::default();
-    handlers.on(|_: csi::ProbeRequest| Ok(csi::ProbeResponse::default()));
-    handlers.on(|_: csi::GetPluginInfoRequest| Ok(csi::GetPluginInfoResponse::default()));
-    handlers.on(|_: csi::GetPluginCapabilitiesRequest| {
-        Ok(csi::GetPluginCapabilitiesResponse::default())
-    });
+    let handlers = without_node_service();
     let calls = Arc::new(AtomicUsize::new(0));
     let asked = calls.clone();
     handlers.on(move |_: csi::NodeGetCapabilitiesRequest| {
@@ -110,12 +110,7 @@ async fn a_node_service_that_never_answers_is_not_waited_for() {
 #[tokio::test(start_paused = true)]
 async fn a_node_service_that_starts_again_is_waited_for() {
     use csi::node_service_capability as node;
-    let handlers = Handlers::default();
-    handlers.on(|_: csi::ProbeRequest| Ok(csi::ProbeResponse::default()));
-    handlers.on(|_: csi::GetPluginInfoRequest| Ok(csi::GetPluginInfoResponse::default()));
-    handlers.on(|_: csi::GetPluginCapabilitiesRequest| {
-        Ok(csi::GetPluginCapabilitiesResponse::default())
-    });
+    let handlers = without_node_service();
     let calls = AtomicUsize::new(0);
     handlers.on(move |_: csi::NodeGetCapabilitiesRequest| {
         // A second passes between two calls.

@@ -104,8 +104,7 @@ impl Provisioner {
     async fn deleted(&self, seen: &PersistentVolume) -> Result<bool, Obstacle> {
         let (driver, name) = (&self.context.driver, seen.name_any());
         // To protect data, read it live: its policy or claim may have changed since.
-        let now = self.kube.get::<PersistentVolume>("", &name).await?;
-        let Some(volume) = now.filter(|now| now.uid() == seen.uid()) else {
+        let Some(volume) = self.kube.again(seen).await? else {
             return Ok(false);
         };
         if decide(&volume, &driver.name) != DeletionStep::Delete || !self.is_ours(&volume) {

@@ -347,12 +347,7 @@ async fn a_claim_that_is_too_large_is_let_go() {
     });
     world.api.put(with(protected_claim(), large));
     controller.watches.claims.note_left_out("team", "data");
-    let key = SnapshotKey::Release("team".to_owned(), "data".to_owned());
-    assert_eq!(controller.work(key).await, Outcome::Done);
-    let claim = world
-        .api
-        .get("persistentvolumeclaims/data")
-        .expect("the claim");
+    let claim = released(&world, &controller).await;
     assert_eq!(claim["metadata"]["finalizers"], json!(["x/other"]));
     assert!(claim["metadata"]["labels"]["a"].is_string());
 }

@@ -2,14 +2,16 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use hostloop_proto::snapshot_metadata::GetMetadataAllocatedRequest;
+use hostloop_proto::snapshot_metadata::{
+    GetMetadataAllocatedRequest, GetMetadataAllocatedResponse,
+};
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
-use tonic::Code;
+use tonic::{Code, Streaming};
 
 use super::site::{
-    BASE, EXPIRED, FOR_OTHERS, LOST, SIZE, STRANGER, Site, allocated, cluster, delta,
+    BASE, EXPIRED, FOR_OTHERS, LOST, SIZE, STRANGER, Site, Tool, allocated, cluster, delta,
     read_allocated, read_delta, soon, until,
 };
 use crate::snapshot_metadata::metrics::Method;
@@ -42,31 +44,21 @@ async fn a_backup_tool_reads_what_is_allocated_and_what_changed() {
 #[tokio::test]
 async fn each_refusal_has_its_code() {
     let site = Site::open(now()).await;
-    for (name, handle, change) in [
-        (
-            "unready",
-            "snap-p1-5",
-            json!({"status": {"readyToUse": false}}),
-        ),
-        (
-            "borrowed",
-            "snap-p1-6",
-            json!({"spec": {"volumeSnapshotRef": {"uid": "1"}}}),
-        ),
-        (
-            "alien",
-            "snap-p1-7",
-            json!({"spec": {"driver": "csi.other"}}),
-        ),
-        ("lost", LOST, json!({})),
-        ("poolless", "snap-p9-8", json!({})),
-        (
-            "nodeless",
-            "snap-p1-9",
-            json!({"metadata": {"labels": {"snapshot.storage.kubernetes.io/managed-by": "n9"}}}),
-        ),
-    ] {
-        site.snapshot(name, handle, change);
+    let unready = json!({"status": {"readyToUse": false}});
+    let borrowed = json!({"spec": {"volumeSnapshotRef": {"uid": "1"}}});
+    let alien = json!({"spec": {"driver": "csi.other"}});
+    let nodeless =
+        json!({"metadata": {"labels": {"snapshot.storage.kubernetes.io/managed-by": "n9"}}});
+    let snapshots = [
+        ("unready", "snap-p1-5", unready, Code::Unavailable),
+        ("borrowed", "snap-p1-6", borrowed, Code::Unavailable),
+        ("alien", "snap-p1-7", alien, Code::InvalidArgument),
+        ("lost", LOST, json!({}), Code::NotFound),
+        ("poolless", "snap-p9-8", json!({}), Code::Unavailable),
+        ("nodeless", "snap-p1-9", nodeless, Code::Unavailable),
+    ];
+    for (name, handle, change, _) in &snapshots {
+        site.snapshot(name, handle, change.clone());
     }
     site.snapshot_in("other", "theirs", "snap-p1-10", json!({}));
     let cases: [(&str, Change, Code); 10] = [
@@ -131,15 +123,8 @@ async fn each_refusal_has_its_code() {
         let refused = read_allocated(&mut tool, request).await;
         assert_eq!(refused, Err(code), "{what}");
     }
-    for (snapshot, code) in [
-        ("none", Code::NotFound),
-        ("unready", Code::Unavailable),
-        ("borrowed", Code::Unavailable),
-        ("alien", Code::InvalidArgument),
-        ("lost", Code::NotFound),
-        ("poolless", Code::Unavailable),
-        ("nodeless", Code::Unavailable),
-    ] {
+    let snapshots = snapshots.map(|(name, _, _, code)| (name, code));
+    for (snapshot, code) in [("none", Code::NotFound)].into_iter().chain(snapshots) {
         let refused = read_allocated(&mut tool, allocated(snapshot)).await;
         assert_eq!(refused, Err(code), "{snapshot}");
     }
@@ -241,6 +226,15 @@ async fn who_trusts_another_authority_gets_no_connection() {
     assert!(site.connect(site.published()).await.is_ok());
 }
 
+/// Begins to read a stream without an end.
+async fn endless(tool: &mut Tool) -> Streaming<GetMetadataAllocatedResponse> {
+    let answer = tool.get_metadata_allocated(allocated("endless")).await;
+    let mut messages = answer.unwrap().into_inner();
+    let first = soon("the first message", messages.message()).await;
+    assert!(first.unwrap().is_some());
+    messages
+}
+
 /// Passes one connection on, until it is cut.
 async fn cable(to: SocketAddr) -> (SocketAddr, JoinHandle<()>) {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
@@ -260,10 +254,7 @@ async fn a_stream_that_is_cut_off_does_not_look_complete() {
     let mut tool = site.tool().await;
     let (address, cable) = cable(site.node).await;
     site.announce(address, site.fingerprint).await;
-    let answer = tool.get_metadata_allocated(allocated("endless")).await;
-    let mut messages = answer.unwrap().into_inner();
-    let first = soon("the first message", messages.message()).await;
-    assert!(first.unwrap().is_some());
+    let mut messages = endless(&mut tool).await;
     cable.abort();
     let cut = soon("the end", messages.message()).await.unwrap_err();
     assert_eq!(cut.code(), Code::Unavailable);
@@ -275,11 +266,7 @@ async fn a_stream_that_is_cut_off_does_not_look_complete() {
 async fn a_caller_that_hangs_up_ends_the_stream_of_the_node() {
     let site = Site::open(now()).await;
     let mut tool = site.tool().await;
-    let answer = tool.get_metadata_allocated(allocated("endless")).await;
-    let mut messages = answer.unwrap().into_inner();
-    let first = soon("the first message", messages.message()).await;
-    assert!(first.unwrap().is_some());
-    drop(messages);
+    drop(endless(&mut tool).await);
     soon("the end at the driver", site.driver.ended.cancelled()).await;
     let metrics = &site.leader.metrics;
     until("the end of the call", || {
@@ -292,10 +279,7 @@ async fn a_caller_that_hangs_up_ends_the_stream_of_the_node() {
 async fn a_leader_that_stops_says_so() {
     let site = Site::open(now()).await;
     let mut tool = site.tool().await;
-    let answer = tool.get_metadata_allocated(allocated("endless")).await;
-    let mut messages = answer.unwrap().into_inner();
-    let first = soon("the first message", messages.message()).await;
-    assert!(first.unwrap().is_some());
+    let mut messages = endless(&mut tool).await;
     site.leader.context.stop.cancel();
     let stopped = soon("the end", messages.message()).await.unwrap_err();
     assert_eq!(stopped.code(), Code::Unavailable);
@@ -306,10 +290,7 @@ async fn certificates_are_renewed_beneath_connections_and_streams() {
     let site = Site::open(now() - RENEWED_AFTER).await;
     let (authority, before) = (site.published(), site.shown().await);
     let mut tool = site.tool().await;
-    let answer = tool.get_metadata_allocated(allocated("endless")).await;
-    let mut messages = answer.unwrap().into_inner();
-    let first = soon("the first message", messages.message()).await;
-    assert!(first.unwrap().is_some());
+    let mut messages = endless(&mut tool).await;
 
     site.leader.upkeep.pass(now()).await.unwrap();
     assert_ne!(site.shown().await, before);

@@ -3,7 +3,6 @@
 
 use hostloop_controllers::api::claim_fault::{CLASS_PARAMETER, ClaimFault};
 use hostloop_controllers::api::constants::REACH;
-use hostloop_fault_disk::limits::Limits;
 
 use super::fault_disk::{FAULT_DISK, FAULT_DISK_CACHE, cache, limit};
 use super::{
@@ -174,11 +173,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.riops = Some(limit(value, |riops| Limits {
-                riops,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.riops)
         }),
     },
     ClassParameter {
@@ -187,11 +182,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.wiops = Some(limit(value, |wiops| Limits {
-                wiops,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.wiops)
         }),
     },
     ClassParameter {
@@ -200,11 +191,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.rbps = Some(limit(value, |rbps| Limits {
-                rbps,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.rbps)
         }),
     },
     ClassParameter {
@@ -213,11 +200,7 @@ pub const CLASS_PARAMETERS: &[ClassParameter] = &[
         default: "no limit",
         changes: "yes",
         reader: Reader::Change(|changes, value| {
-            changes.limits.wbps = Some(limit(value, |wbps| Limits {
-                wbps,
-                ..Limits::default()
-            })?);
-            Ok(())
+            limit(value, &mut changes.limits, |limits| &mut limits.wbps)
         }),
     },
 ];

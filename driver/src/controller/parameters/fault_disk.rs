@@ -65,14 +65,22 @@ fn changed(requested: Option<u64>, now: Option<u64>) -> Option<u64> {
     }
 }
 
-/// Reads a limit: `of` has it as the only one.
-pub(super) fn limit(value: &str, of: fn(Option<u64>) -> Limits) -> Result<u64, &'static str> {
-    number(value)
-        .filter(|limit| *limit == 0 || of(Some(*limit)).check().is_ok())
-        .ok_or(
+/// Reads a limit into its place.
+pub(super) fn limit(
+    value: &str,
+    limits: &mut LimitsChange,
+    place: fn(&mut LimitsChange) -> &mut Option<u64>,
+) -> Result<(), &'static str> {
+    let mut alone = LimitsChange::default();
+    *place(&mut alone) = number(value);
+    if alone.is_empty() || alone.apply(Limits::default()).check().is_err() {
+        return Err(
             "is neither 0, for no limit, nor a number by the second: from 10 operations, or from \
              1048576 bytes",
-        )
+        );
+    }
+    *place(limits) = *place(&mut alone);
+    Ok(())
 }
 
 /// Reads the size of a write cache.
@@ -106,15 +114,12 @@ mod tests {
             ("", None, None),
         ];
         for (value, operations, bytes) in table {
-            let riops = limit(value, |riops| Limits {
-                riops,
-                ..Limits::default()
-            });
-            let wbps = limit(value, |wbps| Limits {
-                wbps,
-                ..Limits::default()
-            });
-            assert_eq!((riops.ok(), wbps.ok()), (operations, bytes), "{value}");
+            let mut limits = LimitsChange::default();
+            let riops = limit(value, &mut limits, |limits| &mut limits.riops);
+            let wbps = limit(value, &mut limits, |limits| &mut limits.wbps);
+            assert_eq!((limits.riops, limits.wbps), (operations, bytes), "{value}");
+            assert_eq!(riops.is_ok(), operations.is_some(), "{value}");
+            assert_eq!(wbps.is_ok(), bytes.is_some(), "{value}");
         }
     }
 

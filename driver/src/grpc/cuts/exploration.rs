@@ -69,36 +69,18 @@ impl From<Status> for BurstEnd {
 
 /// A burst of cuts. Dropping it ends the burst.
 pub struct Exploration {
-    server: Server,
-    place: BurstPlace,
-    request: TakeCuts,
-    namespace: String,
+    pub(super) server: Server,
+    pub(super) place: BurstPlace,
+    pub(super) request: TakeCuts,
+    pub(super) namespace: String,
     /// When its first cut expires at the earliest.
-    expires_ns: u64,
-    taken: u32,
+    pub(super) expires_ns: u64,
+    pub(super) taken: u32,
     /// When the next cut is due.
-    due: Instant,
+    pub(super) due: Instant,
 }
 
 impl Exploration {
-    pub(super) fn new(
-        server: Server,
-        place: BurstPlace,
-        request: TakeCuts,
-        namespace: String,
-        expires_ns: u64,
-    ) -> Exploration {
-        Exploration {
-            server,
-            place,
-            request,
-            namespace,
-            expires_ns,
-            taken: 0,
-            due: Instant::now(),
-        }
-    }
-
     /// Cancel it to take no further cut. One that is being taken is taken.
     pub fn stop(&self) -> CancellationToken {
         self.place.stop().clone()

@@ -30,34 +30,26 @@ impl Key {
 
     /// The hold of an RPC that creates, changes or deletes the object.
     pub(in crate::grpc) fn changed(self) -> Hold {
-        Hold {
-            key: self,
-            usage: Usage::Change,
-        }
+        self.used(Usage::Change)
     }
 
     /// The holds of an RPC that changes this volume's record, and nothing that a copy depends on.
     pub(in crate::grpc) fn volume_record(id: &str) -> Vec<Hold> {
-        vec![Hold {
-            key: Key::Volume(id.to_owned()),
-            usage: Usage::Record,
-        }]
+        vec![Key::Volume(id.to_owned()).used(Usage::Record)]
     }
 
     /// The holds of an RPC that mounts or unmounts this volume on the node.
     pub(in crate::grpc) fn volume_mount(id: &str) -> Vec<Hold> {
-        vec![Hold {
-            key: Key::Volume(id.to_owned()),
-            usage: Usage::Mount,
-        }]
+        vec![Key::Volume(id.to_owned()).used(Usage::Mount)]
     }
 
     /// The hold of an RPC that copies the object.
     pub(in crate::grpc) fn copied(self) -> Hold {
-        Hold {
-            key: self,
-            usage: Usage::Copy,
-        }
+        self.used(Usage::Copy)
+    }
+
+    fn used(self, usage: Usage) -> Hold {
+        Hold { key: self, usage }
     }
 
     /// The ID or name.

@@ -1,13 +1,10 @@
 //! The program's spans, as a collector receives them.
 
 use hostloop_collector::{Answer, Collector, Received, attribute};
+use hostloop_report::hex;
 
 use super::events::{LIFE, UID, live};
 use super::program::Program;
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
-}
 
 /// The calls of a volume's life that have arrived.
 fn calls(received: &Received) -> usize {

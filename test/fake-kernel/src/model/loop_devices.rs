@@ -13,7 +13,7 @@ use super::state::State;
 
 impl LoopDevices for Model {
     fn boot_id(&self) -> Result<String> {
-        Ok(self.script.lock().boot_id.clone())
+        Ok(format!("boot-{}", self.script.lock().boots + 1))
     }
 
     fn loop_attach(&self, spec: &LoopSpec<'_>) -> Result<LoopDevice> {

@@ -43,6 +43,8 @@ pub(super) struct Inline {
     pub(super) seed: u64,
     pub(super) node: &'static str,
     pub(super) copies: Copies,
+    /// No work but copies takes as long as callers wait.
+    pub(super) prompt: bool,
     pub(super) pace: Arc<Mutex<Pace>>,
     /// Work that has not been done at the death of its process is never done.
     pub(super) dead: CancellationToken,
@@ -72,6 +74,7 @@ impl Inline {
             (Copies::Long, COPIES, _) => dice.millis(900_000, 1_500_000),
             (_, _, 0..90) => dice.millis(1, 30),
             (_, _, 90..99) => dice.millis(30, 2000),
+            _ if self.prompt => dice.millis(2000, 8000),
             _ => dice.millis(2000, 15_000),
         }
     }
@@ -120,6 +123,7 @@ mod tests {
                 seed: 0,
                 node: "n",
                 copies: Copies::Long,
+                prompt: false,
                 pace: Arc::default(),
                 dead: CancellationToken::new(),
                 refused: Arc::new(AtomicBool::new(refused)),

@@ -5,6 +5,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use hostloop_report::hex;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 use tokio::time::Instant;
@@ -69,8 +70,7 @@ pub(crate) fn attachment_name(volume: &Value, node: &str) -> String {
 /// The name of the attachment of the volume with this handle to a node.
 pub(crate) fn attachment_name_of(driver: &str, handle: &str, node: &str) -> String {
     let digest = Sha256::digest(format!("{handle}{driver}{node}"));
-    let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("csi-{hex}")
+    format!("csi-{}", hex(&digest))
 }
 
 /// The name of a volume in the status of a node.

@@ -110,7 +110,7 @@ fn selects(group: &Value, claim: &Value) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use serde_json::json;
 
     use super::*;
@@ -130,7 +130,7 @@ mod tests {
         }
     }
 
-    fn set(handles: &[&str]) -> BTreeSet<String> {
+    pub(in crate::oracle) fn set(handles: &[&str]) -> BTreeSet<String> {
         handles.iter().map(|&handle| handle.to_owned()).collect()
     }
 

@@ -4,7 +4,6 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hostloop_fake_api::FakeApi;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
@@ -13,56 +12,28 @@ use crate::model::view::{group_reference, is_deleting, is_unbound, items, name, 
 use crate::oracle::Oracle;
 use crate::oracle::advice::{Advice, said_of_group, unready};
 use crate::oracle::departures::is_group_out_of_reach;
-use crate::oracle::gone::Gone;
 use crate::oracle::kept::Kept;
 use crate::oracle::lost::Lost;
 use crate::oracle::objects::{Objects, state};
 use crate::trace;
 
-/// What the oracle remembers of groups.
-#[derive(Default)]
-pub(super) struct Groups {
-    kept: Kept,
-    /// The contents that went since the last look. One that is deleted while its group is being
-    /// taken gets its handle, and goes at once.
-    gone: Gone,
-}
-
-impl Groups {
-    /// Watches for contents that go from now on.
-    pub(super) fn watch(&self, api: &FakeApi) {
-        self.gone.watch(api, "VolumeGroupSnapshotContent");
-    }
-
-    /// The API server went back to a backup.
-    pub(super) fn went_back(&mut self, lost: &BTreeSet<String>) {
-        self.kept.went_back(lost);
-        self.gone.went_back();
-    }
-
-    /// True for the handle of a group that is to stay, with its members, and false for one that
-    /// goes with its object.
-    pub(super) fn is_kept(&self, handle: &str) -> Option<bool> {
-        self.kept.is_kept(handle)
-    }
-
-    /// Checks that no group is lost that was to be kept, by the contents of all groups.
-    pub(super) fn check(
-        &mut self,
-        contents: &[Arc<Value>],
-        data: &BTreeSet<String>,
-        lost: &BTreeSet<String>,
-    ) {
-        // A content that is there says it after one that went.
-        for content in self.gone.take().iter().chain(contents) {
-            let handle = text(content, "/status/volumeGroupSnapshotHandle");
-            if data.contains(handle) {
-                let is_kept = content["spec"]["deletionPolicy"] == "Retain";
-                self.kept.note(handle, is_kept);
-            }
+/// Checks that no group is lost that was to be kept, by the contents of all groups.
+pub(super) fn check(
+    kept: &mut Kept,
+    contents: &[Arc<Value>],
+    data: &BTreeSet<String>,
+    lost: &BTreeSet<String>,
+) {
+    // One that is deleted while its group is being taken gets its handle, and goes at once. A content
+    // that is there says it after one that went.
+    for content in kept.gone.take().iter().chain(contents) {
+        let handle = text(content, "/status/volumeGroupSnapshotHandle");
+        if data.contains(handle) {
+            let is_kept = content["spec"]["deletionPolicy"] == "Retain";
+            kept.note(handle, is_kept);
         }
-        self.kept.check("group", data, lost);
     }
+    kept.check("group", data, lost);
 }
 
 /// A member of a group that is ready.
@@ -285,13 +256,13 @@ mod tests {
             ("Retain", Some("Delete"), false),
             ("Delete", Some("Retain"), true),
         ] {
-            let mut groups = Groups::default();
-            groups.check(&[], &data, &lost);
-            assert_eq!(groups.is_kept("g"), None, "before its group was there");
-            groups.gone.add(content(gone));
+            let mut kept = Kept::default();
+            check(&mut kept, &[], &data, &lost);
+            assert_eq!(kept.is_kept("g"), None, "before its group was there");
+            kept.gone.add(content(gone));
             let left: Vec<_> = left.map(content).into_iter().map(Arc::new).collect();
-            groups.check(&left, &data, &lost);
-            assert_eq!(groups.is_kept("g"), Some(expected), "{gone} {left:?}");
+            check(&mut kept, &left, &data, &lost);
+            assert_eq!(kept.is_kept("g"), Some(expected), "{gone} {left:?}");
         }
     }
 }

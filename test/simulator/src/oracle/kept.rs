@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::oracle::gone::Gone;
 use crate::trace;
 
 /// What its objects say of data that was in a pool.
@@ -9,6 +10,8 @@ use crate::trace;
 pub(super) struct Kept {
     /// True for what is to stay.
     by_handle: BTreeMap<String, bool>,
+    /// The objects that went since the last look.
+    pub(super) gone: Gone,
 }
 
 impl Kept {
@@ -33,6 +36,7 @@ impl Kept {
         for (handle, is_kept) in &mut self.by_handle {
             *is_kept &= !lost.contains(handle);
         }
+        self.gone.went_back();
     }
 
     /// True for data that is to stay, false for data that goes with its object. `None` for data

@@ -148,10 +148,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-
-    fn set(handles: &[&str]) -> BTreeSet<String> {
-        handles.iter().map(|&handle| handle.to_owned()).collect()
-    }
+    use crate::oracle::departures::tests::set;
 
     #[test]
     fn a_deletion_that_waited_is_no_loss_as_long_as_it_may_wait() {

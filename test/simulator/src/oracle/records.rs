@@ -54,10 +54,7 @@ pub(super) fn unreadable_are_deleted(oracle: &Oracle, cluster: &Cluster) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn set(handles: &[&str]) -> BTreeSet<String> {
-        handles.iter().map(|&handle| handle.to_owned()).collect()
-    }
+    use crate::oracle::departures::tests::set;
 
     #[test]
     fn each_unreadable_record_is_named_and_no_other() {

@@ -3,54 +3,25 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use hostloop_fake_api::FakeApi;
 use serde_json::Value;
 
 use crate::oracle::adopted;
-use crate::oracle::gone::Gone;
 use crate::oracle::kept::Kept;
 
-/// What the oracle remembers of snapshots.
-#[derive(Default)]
-pub(super) struct Snapshots {
-    kept: Kept,
-    /// The contents that went since the last look.
-    gone: Gone,
-}
-
-impl Snapshots {
-    /// Watches for contents that go from now on.
-    pub(super) fn watch(&self, api: &FakeApi) {
-        self.gone.watch(api, "VolumeSnapshotContent");
-    }
-
-    /// The API server went back to a backup.
-    pub(super) fn went_back(&mut self, lost: &BTreeSet<String>) {
-        self.kept.went_back(lost);
-        self.gone.went_back();
-    }
-
-    /// True for the handle of a snapshot that is to stay, and false for one that goes with its
-    /// object.
-    pub(super) fn is_kept(&self, handle: &str) -> Option<bool> {
-        self.kept.is_kept(handle)
-    }
-
-    /// Checks that no snapshot is lost that was to be kept, by the contents of all snapshots.
-    pub(super) fn check(
-        &mut self,
-        contents: &[Arc<Value>],
-        data: &BTreeSet<String>,
-        lost: &BTreeSet<String>,
-    ) {
-        let contents = [contents, self.gone.take().as_slice()].concat();
-        for (handle, is_kept) in adopted::kept(&contents) {
-            if data.contains(handle) {
-                self.kept.note(handle, is_kept);
-            }
+/// Checks that no snapshot is lost that was to be kept, by the contents of all snapshots.
+pub(super) fn check(
+    kept: &mut Kept,
+    contents: &[Arc<Value>],
+    data: &BTreeSet<String>,
+    lost: &BTreeSet<String>,
+) {
+    let contents = [contents, kept.gone.take().as_slice()].concat();
+    for (handle, is_kept) in adopted::kept(&contents) {
+        if data.contains(handle) {
+            kept.note(handle, is_kept);
         }
-        self.kept.check("snapshot", data, lost);
     }
+    kept.check("snapshot", data, lost);
 }
 
 #[cfg(test)]
@@ -72,12 +43,12 @@ mod tests {
             ("Retain", Some("Retain"), true),
             ("Retain", Some("Delete"), false),
         ] {
-            let mut snapshots = Snapshots::default();
-            snapshots.check(&[Arc::new(content("Delete"))], &data, &lost);
-            snapshots.gone.add(content(gone));
+            let mut kept = Kept::default();
+            check(&mut kept, &[Arc::new(content("Delete"))], &data, &lost);
+            kept.gone.add(content(gone));
             let left: Vec<_> = left.map(content).into_iter().map(Arc::new).collect();
-            snapshots.check(&left, &data, &lost);
-            assert_eq!(snapshots.is_kept("s"), Some(expected), "{gone} {left:?}");
+            check(&mut kept, &left, &data, &lost);
+            assert_eq!(kept.is_kept("s"), Some(expected), "{gone} {left:?}");
         }
     }
 }

@@ -49,6 +49,16 @@ impl Copying {
         tokio::spawn(async move { locks.run(threads, operation, work).await })
     }
 
+    /// Sends a request to copy another source, so only the thread is in its way.
+    fn other(&self) -> Work {
+        let operation = Operation {
+            grace: Some(GRACE),
+            ..operation(A, copied("w"), 9, Duration::from_secs(9))
+        };
+        let (locks, threads) = (self.locks.clone(), self.threads.clone());
+        tokio::spawn(async move { locks.run(threads, operation, never).await })
+    }
+
     async fn begun(&self, times: usize) {
         while self.steps.load(Ordering::SeqCst) < times {
             tokio::task::yield_now().await;
@@ -155,13 +165,7 @@ async fn a_call_that_waits_for_copies_says_so() {
     let copying = Copying::new();
     let first = copying.call(1);
     copying.begun(1).await;
-    // Another source, so only the thread is in the way.
-    let other = Operation {
-        grace: Some(GRACE),
-        ..operation(A, copied("w"), 9, Duration::from_secs(9))
-    };
-    let (locks, threads) = (copying.locks.clone(), copying.threads.clone());
-    let waits = tokio::spawn(async move { locks.run(threads, other, never).await });
+    let waits = copying.other();
     pass(Duration::from_secs(9)).await;
     let refused = waits.await.unwrap().unwrap_err();
     assert_eq!(refused.code(), Code::Aborted);
@@ -239,12 +243,7 @@ async fn no_copy_begins_at_the_end_of_the_process() {
     let copying = Copying::new();
     let first = copying.call(1);
     copying.begun(1).await;
-    let other = Operation {
-        grace: Some(GRACE),
-        ..operation(A, copied("w"), 9, Duration::from_secs(9))
-    };
-    let (locks, threads) = (copying.locks.clone(), copying.threads.clone());
-    let waits = tokio::spawn(async move { locks.run(threads, other, never).await });
+    let waits = copying.other();
     while copying.threads.waiting() == 0 {
         tokio::task::yield_now().await;
     }

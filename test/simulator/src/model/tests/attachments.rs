@@ -9,16 +9,22 @@ use super::Cluster;
 use crate::model::attach_detach::{attachment_name, unique_name};
 use crate::model::view::{is_deleting, items, text};
 
-#[tokio::test(start_paused = true)]
-async fn a_volume_is_attached_where_its_pod_is_and_detached_when_unused() {
+/// A cluster with a pod on a volume that is to be attached, the volume, and the path of its attachment.
+async fn attaching(pod: &str) -> (Cluster, Value, String) {
     let cluster = Cluster::new(json!({"attachRequired": true})).await;
     cluster.claim("a", "now").await;
     cluster.settle().await;
     cluster.provision("a", "node-1").await;
-    cluster.pod("p", "a").await;
+    cluster.pod(pod, "a").await;
     cluster.settle().await;
     let volume = cluster.get("persistentvolumes/pv-a");
     let path = format!("volumeattachments/{}", attachment_name(&volume, "node-1"));
+    (cluster, volume, path)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_volume_is_attached_where_its_pod_is_and_detached_when_unused() {
+    let (cluster, volume, path) = attaching("p").await;
     let mut attachment = cluster.get(&path);
     assert_eq!(attachment["spec"]["source"]["persistentVolumeName"], "pv-a");
     let attached = |cluster: &Cluster| {
@@ -49,14 +55,7 @@ async fn a_volume_is_attached_where_its_pod_is_and_detached_when_unused() {
 
 #[tokio::test(start_paused = true)]
 async fn a_volume_leaves_a_dead_node_after_six_minutes() {
-    let cluster = Cluster::new(json!({"attachRequired": true})).await;
-    cluster.claim("a", "now").await;
-    cluster.settle().await;
-    cluster.provision("a", "node-1").await;
-    cluster.pod("p", "a").await;
-    cluster.settle().await;
-    let volume = cluster.get("persistentvolumes/pv-a");
-    let path = format!("volumeattachments/{}", attachment_name(&volume, "node-1"));
+    let (cluster, volume, path) = attaching("p").await;
     let mut node = cluster.get("nodes/node-1");
     node["status"] = json!({"conditions": [{"type": "Ready", "status": "Unknown"}],
         "volumesInUse": [unique_name(&volume)]});
@@ -70,14 +69,7 @@ async fn a_volume_leaves_a_dead_node_after_six_minutes() {
 
 #[tokio::test(start_paused = true)]
 async fn each_pod_of_a_volume_learns_why_it_is_not_attached() {
-    let cluster = Cluster::new(json!({"attachRequired": true})).await;
-    cluster.claim("a", "now").await;
-    cluster.settle().await;
-    cluster.provision("a", "node-1").await;
-    cluster.pod("first", "a").await;
-    cluster.settle().await;
-    let volume = cluster.get("persistentvolumes/pv-a");
-    let path = format!("volumeattachments/{}", attachment_name(&volume, "node-1"));
+    let (cluster, _, path) = attaching("first").await;
     let mut attachment = cluster.get(&path);
     attachment["status"]["attachError"] = json!({"message": "no"});
     cluster.api.put(attachment);
