@@ -1,5 +1,6 @@
 //! Formats what is known about a claim, a snapshot, a group or inline volumes.
 
+use hostloop_api_objects::constants::REACH_KERNEL;
 use hostloop_report::pool_files::{IMAGE, VOLUMES};
 use hostloop_report::status::{Report, VolumeFault, VolumeReport, VolumeUser};
 use hostloop_terminal::color::{BAD, QUIET, WARNING, paint};
@@ -183,7 +184,9 @@ fn on_node(facts: &Facts, page: &mut Page) {
             .filter(|volume| handles.contains(&&volume.id))
         {
             record(&node.node, report, volume, facts.now_ns, page);
-            users(&node.node, volume, page);
+            if is_reported_shared(volume) {
+                users(&node.node, volume, page);
+            }
             kernel(report, volume, page);
         }
     }
@@ -227,7 +230,10 @@ fn record(node: &str, report: &Report, volume: &VolumeReport, now_ns: u64, page:
             ("allocation", Some(volume.provisioning.to_string())),
             ("filesystem", Some(volume.format.clone())),
             ("source", volume.source.clone()),
-            ("reach", volume.reach.as_deref().map(one_line)),
+            (
+                "reach",
+                is_reported_shared(volume).then(|| REACH_KERNEL.to_owned()),
+            ),
             (
                 "published to",
                 Some(or_dash(Some(volume.published_nodes.join(", ")))),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use hostloop_api_objects::constants::is_name;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::ResourceExt;
 
@@ -31,16 +32,10 @@ pub struct SharedNodes(Vec<String>);
 pub(super) fn nodes(word: &str) -> Result<SharedNodes, String> {
     let names = word.split(',').filter(|name| !name.is_empty());
     let names: Vec<String> = names.map(str::to_owned).collect();
-    match names.iter().find(|name| !is_node_name(name)) {
+    match names.iter().find(|name| !is_name(name)) {
         Some(wrong) => Err(format!("{wrong:?} is not the name of a node")),
         None => Ok(SharedNodes(names)),
     }
-}
-
-fn is_node_name(name: &str) -> bool {
-    let is_of_name =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b".-".contains(&byte);
-    name.len() <= 128 && name.bytes().all(is_of_name)
 }
 
 /// Why the nodes that share a kernel are not known.

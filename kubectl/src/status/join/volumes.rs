@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use hostloop_api_objects::labels::{NODE_LABEL, SELECTED_NODE};
-use hostloop_report::status::VolumeReport;
+use hostloop_report::status::{VolumeReport, VolumeUser};
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::ResourceExt;
 
@@ -11,8 +11,8 @@ use super::{ClusterFacts, ReportedObjects};
 use crate::status::report::VolumeRow;
 use crate::verdict::{OnNode, Verdict, VolumeFacts, volume_verdict};
 use crate::volume_objects::{
-    claim_ref, claim_size, class_name, created_ns, handle, has_ended, inline_volumes, is_shared,
-    source_of, volume_size,
+    claim_ref, claim_size, class_name, created_ns, handle, has_ended, inline_volumes,
+    is_reported_shared, is_shared, source_of, volume_size,
 };
 
 impl ClusterFacts<'_> {
@@ -249,11 +249,20 @@ fn with_verdict(row: VolumeRow, facts: &VolumeFacts<'_>) -> VolumeRow {
     }
 }
 
+/// The nodes that use a volume that several can use. Of any other, it is its own node.
+fn shared_users(volume: &VolumeReport) -> Vec<VolumeUser> {
+    if is_reported_shared(volume) {
+        volume.users.clone()
+    } else {
+        Vec::new()
+    }
+}
+
 /// Adds what the node reports about a volume. The claim may have asked for less.
 fn with_node(row: VolumeRow, volume: &VolumeReport) -> VolumeRow {
     VolumeRow {
         reach: volume.reach.clone(),
-        users: volume.users.clone(),
+        users: shared_users(volume),
         pool: Some(volume.pool.clone()),
         size_bytes: Some(volume.size_bytes),
         used_bytes: volume.allocated_bytes,

@@ -72,7 +72,7 @@ export function chains(state: State, node: string): Chain[] {
       source: text(item.source),
       created: (number(item.created_ns) ?? 0) / 1e3,
       fault: faultOf(item),
-      users: list(item.users).map((value) => userWords(fields(value))),
+      users: item.reach === "kernel" ? list(item.users).map((value) => userWords(fields(value))) : [],
       loops: devices.map(loop),
       mounts: mounted.map((m) => mount(state, m, text(item.staged_at))),
     };

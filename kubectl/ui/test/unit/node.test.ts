@@ -117,7 +117,7 @@ test("the nodes that use a volume together are named", () => {
     { node: "node-1", published: true, pins: true },
     { node: "node-2", published: true, pins: false },
     { node: "node-3", published: false, pins: true },
-  ] }, { id: "own", pool: "default" }], [], [], []);
+  ] }, { id: "own", pool: "default", reach: "node", users: [{ node: "node-1", published: true, pins: false }] }], [], [], []);
   const found = chains(stateOf(world), "node-1");
   assert.deepEqual(found.map((chain) => chain.users), [["node-1", "node-2 (attached)", "node-3 (held)"], []]);
 });
