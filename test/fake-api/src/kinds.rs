@@ -14,7 +14,7 @@ use super::store::Store;
 const KINDS: [(&str, &str, &str); 12] = [
     (
         "v1",
-        "ConfigMap Event PersistentVolumeClaim* Pod* Secret ServiceAccount",
+        "ConfigMap Event PersistentVolumeClaim* Pod* Secret Service* ServiceAccount",
         "Namespace* Node* PersistentVolume*",
     ),
     (
