@@ -22,6 +22,7 @@ async fn a_sample() {
 #[tokio::test(flavor = "multi_thread")]
 async fn twenty_moves_lose_nothing() {
     let site = Site::up(None);
+    moves::restarts_in_place(&site, 20);
     moves::a_writer_moves(&site, 20).await;
     site.end().await;
 }

@@ -46,6 +46,7 @@ pub(crate) async fn a_writer_moves(site: &Site, times: u32) {
         assert_eq!(found, "1\n", "{said} is lost in turn {turn}");
         here = next;
     }
+    let moved = driver_ms(site, "log") / f64::from(times + 1);
     let odd = site.sh(
         &here.name,
         "awk '$1 != NR { print NR \": \" $0; exit }' /log/numbers",
@@ -61,7 +62,55 @@ pub(crate) async fn a_writer_moves(site: &Site, times: u32) {
     ]);
     site.cluster
         .kubectl(&["delete", "pvc", "-n", NAMESPACE, "log", "--timeout=300s"]);
-    println!("{times} moves of a writer, and no number lost");
+    println!(
+        "{times} moves of a writer, and no number lost; the driver took {moved:.1} ms for each start"
+    );
+}
+
+/// How long the driver takes to start a pod again on the same node: the floor of a move.
+pub(crate) fn restarts_in_place(site: &Site, times: u32) {
+    site.claim("still", "ext4", "ReadWriteOnce", json!({}));
+    for _ in 0..times {
+        site.run("still", 1, &["still"], &[]);
+        site.stop("still");
+    }
+    let restarted = driver_ms(site, "still") / f64::from(times);
+    site.cluster
+        .kubectl(&["delete", "pvc", "-n", NAMESPACE, "still", "--timeout=300s"]);
+    println!("{times} starts in place: the driver took {restarted:.1} ms for each");
+}
+
+/// What the driver took for attaching, staging and publishing a claim's volume, by its logs, without what
+/// Kubernetes waits for.
+fn driver_ms(site: &Site, claim: &str) -> f64 {
+    let volume = site.volume(claim);
+    let handle = site.cluster.kubectl(&[
+        "get",
+        "pv",
+        &volume,
+        "-o",
+        "jsonpath={.spec.csi.volumeHandle}",
+    ]);
+    let logs = ["-l", "app.kubernetes.io/name=hostloop", "--tail=-1"];
+    let logs = site
+        .cluster
+        .kubectl(&[&["logs", "-n", "hostloop"][..], &logs].concat());
+    let field = |line: &str, name: &str| {
+        let (_, value) = line.split_once(&format!(" {name}="))?;
+        Some(value.split(' ').next()?.trim_matches('"').to_owned())
+    };
+    let starts = [
+        "ControllerPublishVolume",
+        "NodeStageVolume",
+        "NodePublishVolume",
+    ];
+    let calls = logs.lines().filter(|line| {
+        field(line, "about").is_some_and(|about| about == handle)
+            && field(line, "code").is_some_and(|code| code == "OK")
+            && field(line, "method").is_some_and(|method| starts.contains(&&*method))
+    });
+    let took = calls.filter_map(|line| field(line, "ms")?.parse::<f64>().ok());
+    took.sum()
 }
 
 /// The writer's pod, and its node.
