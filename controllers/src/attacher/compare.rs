@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use k8s_openapi::api::storage::v1::VolumeAttachment;
 use kube::ResourceExt;
 
 use super::Attacher;
@@ -29,7 +30,7 @@ impl Attacher {
         }
     }
 
-    async fn compare(&self, max_entries: u32) {
+    pub(super) async fn compare(&self, max_entries: u32) {
         let listed = list::published(&self.context.driver.csi, max_entries, self.timeout).await;
         let published = match listed {
             Ok(published) => published,

@@ -207,10 +207,11 @@ fn the_context_of_a_volume_is_confirmed() {
 
 #[test]
 fn a_volume_is_shared_only_where_all_that_keeps_it_is_there() {
+    type Change = fn(&mut Plan);
     const FIELD: &str = r#"parameters["reach"]"#;
     let request =
         |parameters: &str| create_request_with("a", &format!("reach=kernel {parameters}"));
-    let table: [(fn(&mut Plan), &str, &str); 6] = [
+    let table: [(Change, &str, &str); 6] = [
         (|plan| plan.config.attach = false, "", FIELD),
         (|plan| plan.config.kernels = Kernels::default(), "", FIELD),
         (

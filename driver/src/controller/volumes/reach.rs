@@ -116,7 +116,8 @@ mod tests {
     #[test]
     fn what_can_not_be_shared_is_refused_by_name() {
         use Refused::{Node, Parameter};
-        let table: [(fn(&mut ReachFacts), Refused); 8] = [
+        type Change = fn(&mut ReachFacts);
+        let table: [(Change, Refused); 8] = [
             (|facts| facts.attaches = false, Parameter("--attach")),
             (|facts| facts.is_on = false, Parameter("--shared")),
             (|facts| facts.is_listed = false, Node("hostloop-kernels")),

@@ -22,7 +22,7 @@ impl Anchors for Node {
         if record.stage.is_none() && !own.is_empty() && look.is_unpinned(&own) {
             // The record has lost its staging, which is not synced. An earlier node may know the device
             // of before, so this one gets another.
-            self.release(record)?;
+            Anchors::release(self, record)?;
         }
         let requested = Requested {
             path: self.make_anchor(record.id)?,

@@ -142,7 +142,8 @@ mod tests {
     fn a_pin_is_dead_for_certain_after_two_looks_ten_seconds_apart() {
         let start = Instant::now();
         // Second of each look, the pins that it found dead → those that are certain
-        let table: &[&[(u64, &[u32], &[u32])]] = &[
+        type Look = (u64, &'static [u32], &'static [u32]);
+        let table: &[&[Look]] = &[
             &[
                 (0, &[1], &[]),
                 (5, &[1], &[]),

@@ -72,7 +72,7 @@ impl Machine {
 }
 
 /// Calls again until the kernel shows for certain that a node is gone.
-fn certainly<T>(mut call: impl FnMut() -> Result<T>) -> T {
+fn certainly<T: std::fmt::Debug>(mut call: impl FnMut() -> Result<T>) -> T {
     refused!(call(), Error::NotYet(_));
     call().unwrap()
 }

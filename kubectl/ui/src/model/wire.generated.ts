@@ -557,7 +557,10 @@ export interface VolumeReport {
   provisioning: string;
   /** Nodes to which the volume is published. */
   published_nodes: string[];
-  /** `node`, or `kernel` for a volume that all nodes of a kernel may use; null from earlier versions. */
+  /**
+   * `node`, or `kernel` for a volume that all nodes of a kernel may use; null from earlier
+   * versions.
+   */
   reach: string | null;
   /** The volume's size. */
   size_bytes: number;
