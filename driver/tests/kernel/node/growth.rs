@@ -18,8 +18,8 @@ use crate::tools::{arg, run};
 const GI: u64 = 1 << 30;
 
 /// True if this process may grow a mounted ext4. Otherwise says that `what` is not run.
-fn grows_mounted(rig: &Rig, what: &str) -> bool {
-    let grows = rig.kernel.grows_mounted(FsType::Ext4);
+pub(super) fn grows_mounted(kernel: &impl Filesystems, what: &str) -> bool {
+    let grows = kernel.grows_mounted(FsType::Ext4);
     if !grows {
         // Not by `eprintln`, which the test runner hides when the test passes.
         let line = format!("not run: {what}: this machine withholds CAP_SYS_RESOURCE\n");
@@ -95,7 +95,7 @@ fn an_ext4_with_bigalloc_is_mounted_whether_it_grows_or_not() {
     let rig = Rig::new();
     let id = enlarged(&rig, "-O bigalloc", 64 * MI, GI);
     rig.stage(id, "a", &mount("ext4")).unwrap();
-    let grown = grows_mounted(&rig, "growing a mounted ext4 with bigalloc");
+    let grown = grows_mounted(&*rig.kernel, "growing a mounted ext4 with bigalloc");
     assert_eq!(rig.ext4_bytes(id), if grown { GI } else { 64 * MI });
     let answer = rig.expand(id, &rig.staging("a"), GI);
     if !grown {
@@ -129,7 +129,7 @@ fn an_ext4_with_sparse_super2_grows_before_it_is_mounted() {
 #[test]
 fn a_mounted_ext4_grows_from_8_mib_to_20_gib_under_writes() {
     let rig = Rig::new();
-    if !grows_mounted(&rig, "growing a mounted ext4 from 8 MiB to 20 GiB") {
+    if !grows_mounted(&*rig.kernel, "growing a mounted ext4 from 8 MiB to 20 GiB") {
         return;
     }
     let id = enlarged(&rig, "", 8 * MI, 8 * MI);
