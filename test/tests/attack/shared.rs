@@ -96,6 +96,8 @@ async fn a_node_changes_attachments_of_its_own_volumes_to_its_own_kernel_alone()
     for (number, (to, label, shared, alone)) in [
         (own, None, Yes, Yes),
         (own, Some(own), Yes, Yes),
+        // Of a volume that the other node has, which says where its device is.
+        (own, Some(other), No(ELSEWHERE), No(ELSEWHERE)),
         (other, Some(own), Yes, No(ELSEWHERE)),
         // Of a volume that the other node has, or that is not known.
         (other, Some(other), No(ELSEWHERE), No(ELSEWHERE)),
