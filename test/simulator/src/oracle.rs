@@ -73,6 +73,7 @@ impl Oracle {
     /// Watches from now on what comes to its end between two looks.
     pub(crate) fn watch(&self, api: &FakeApi) {
         self.snapshots.gone.watch(api, "VolumeSnapshotContent");
+        self.lives.gone.watch(api, "VolumeSnapshotContent");
         self.groups.gone.watch(api, "VolumeGroupSnapshotContent");
     }
 
