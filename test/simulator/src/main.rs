@@ -274,7 +274,7 @@ fn one(
     Ok(false)
 }
 
-/// Reports a failed history, without the steps that do not matter unless it is kept whole.
+/// Reports a failed history, as short and plain as it still fails, unless it is kept whole.
 fn failed(
     args: &Args,
     history: &History,
@@ -285,7 +285,7 @@ fn failed(
     let (short, outcome) = if whole {
         (history.clone(), outcome)
     } else {
-        shrink::shrink(history, outcome)?
+        shrink::shrink(history, outcome, args.violation.as_deref())?
     };
     report(args, &short, &outcome, file)
 }
