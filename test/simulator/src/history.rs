@@ -151,11 +151,26 @@ impl History {
         true_ones.map(|(_, sentence)| sentence)
     }
 
-    /// Returns this history with the steps at these places alone.
+    /// Returns this history with the steps at these places alone, at the same times.
     pub(crate) fn only(&self, places: &[usize]) -> History {
-        let steps = places.iter().filter_map(|place| self.steps.get(*place));
+        self.keeping(|place, _| places.contains(&place))
+    }
+
+    /// Returns this history with the steps for which `stays` is true, by their places. They come at
+    /// the same times.
+    fn keeping(&self, stays: impl Fn(usize, &Step) -> bool) -> History {
+        let (mut steps, mut waited) = (Vec::new(), 0);
+        for (place, step) in self.steps.iter().enumerate() {
+            waited += step.wait;
+            if stays(place, step) {
+                steps.push(Step {
+                    wait: std::mem::take(&mut waited),
+                    action: step.action.clone(),
+                });
+            }
+        }
         History {
-            steps: steps.cloned().collect(),
+            steps,
             ..self.clone()
         }
     }
@@ -175,24 +190,10 @@ impl History {
     /// Returns this history without troubles, but with the greedy namespace if `is_greedy`. All
     /// other steps come at the same times.
     pub(crate) fn without_troubles(&self, is_greedy: bool) -> History {
-        let (mut steps, mut waited) = (Vec::new(), 0);
-        for step in &self.steps {
-            let stays = match &step.action {
-                Action::World { trouble } => is_greedy && trouble.is_of_greed(),
-                _ => true,
-            };
-            waited += step.wait;
-            if stays {
-                steps.push(Step {
-                    wait: std::mem::take(&mut waited),
-                    action: step.action.clone(),
-                });
-            }
-        }
-        History {
-            steps,
-            ..self.clone()
-        }
+        self.keeping(|_, step| match &step.action {
+            Action::World { trouble } => is_greedy && trouble.is_of_greed(),
+            _ => true,
+        })
     }
 }
 
@@ -271,7 +272,11 @@ mod tests {
     fn a_step_left_out_changes_no_other() {
         let history = History::of(7, World::Calm, 3);
         let shorter = history.only(&[0, 2]);
-        let third = |history: &History| history.steps.last().map(|step| step.action.to_string());
-        assert_eq!((shorter.steps.len(), third(&shorter)), (2, third(&history)));
+        let last = |history: &History| {
+            let action = history.steps.last().map(|step| step.action.to_string());
+            let at: u64 = history.steps.iter().map(|step| step.wait).sum();
+            (action, at)
+        };
+        assert_eq!((shorter.steps.len(), last(&shorter)), (2, last(&history)));
     }
 }

@@ -40,7 +40,7 @@ mod waits;
 use batch::Sum;
 use history::{History, World};
 use process::in_process;
-use run::{Outcome, Output};
+use run::{Outcome, Output, Until};
 
 /// Simulates clusters: the real controllers and driver over a modelled world, in virtual time.
 ///
@@ -115,6 +115,10 @@ struct Args {
     /// Run the history of the standard input in this process
     #[arg(long, hide = true)]
     alone: bool,
+
+    /// End the history of the standard input there
+    #[arg(long, hide = true, default_value_t = Until::End)]
+    until: Until,
 }
 
 impl Args {
@@ -131,6 +135,7 @@ impl Args {
             log: self.log,
             record: self.record.as_deref(),
             export: self.export,
+            until: self.until,
         }
     }
 }
@@ -269,7 +274,7 @@ fn one(
     Ok(false)
 }
 
-/// Reports a failed history, without the steps that do not matter unless it is kept whole.
+/// Reports a failed history, as short and plain as it still fails, unless it is kept whole.
 fn failed(
     args: &Args,
     history: &History,
@@ -280,7 +285,7 @@ fn failed(
     let (short, outcome) = if whole {
         (history.clone(), outcome)
     } else {
-        shrink::shrink(history, outcome)?
+        shrink::shrink(history, outcome, args.violation.as_deref())?
     };
     report(args, &short, &outcome, file)
 }

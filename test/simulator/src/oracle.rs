@@ -73,6 +73,7 @@ impl Oracle {
     /// Watches from now on what comes to its end between two looks.
     pub(crate) fn watch(&self, api: &FakeApi) {
         self.snapshots.gone.watch(api, "VolumeSnapshotContent");
+        self.lives.gone.watch(api, "VolumeSnapshotContent");
         self.groups.gone.watch(api, "VolumeGroupSnapshotContent");
     }
 
@@ -134,7 +135,7 @@ impl Oracle {
     /// Checks after a quiet time that all is done, or says why not.
     pub(crate) fn liveness(&self, cluster: &Cluster, advice: Advice) {
         let objects = Objects::of(cluster);
-        starved::check(&objects);
+        starved::check(cluster);
         pools::are_open(cluster);
         attachments::are_settled(cluster, &self.lost.data);
         records::are_named(cluster);

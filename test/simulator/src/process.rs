@@ -15,7 +15,10 @@ const LIMIT: Duration = Duration::from_secs(900);
 pub(crate) fn in_process(history: &History, output: Output<'_>) -> std::io::Result<Outcome> {
     #[expect(clippy::disallowed_methods, reason = "it has an empty environment")]
     let mut command = std::process::Command::new(std::env::current_exe()?);
-    command.arg("--alone").arg(format!("--log={}", output.log));
+    command
+        .arg("--alone")
+        .arg(format!("--log={}", output.log))
+        .arg(format!("--until={}", output.until));
     if output.export {
         command.arg("--export");
     }

@@ -1,5 +1,6 @@
 //! Runs one history in this process, which ends with it.
 
+use std::fmt;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -25,6 +26,7 @@ use crate::{disk, effects, export, foreign, recording, secret, shim, trace};
 
 /// What begins the line with the outcome of a history.
 pub(crate) const OUTCOME: &str = "OUTCOME ";
+const MINUTE: Duration = Duration::from_secs(60);
 /// How long everything has to settle.
 const QUIET: Duration = Duration::from_secs(30 * 60);
 /// The longest time in which an empty volume without an object is deleted.
@@ -44,6 +46,27 @@ const LOOKS: usize = 60;
 /// for many others.
 const WORK: Duration = Duration::from_secs(24 * 3600);
 
+/// How far a history goes. A shorter one does the same until then.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Until {
+    /// A minute after its last step.
+    Steps,
+    /// The first quiet time, before users follow any advice.
+    Quiet,
+    /// After everything was deleted.
+    End,
+}
+
+impl fmt::Display for Until {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Until::Steps => "steps",
+            Until::Quiet => "quiet",
+            Until::End => "end",
+        })
+    }
+}
+
 /// What a history prints and writes, beside what comes of it.
 #[derive(Clone, Copy)]
 pub(crate) struct Output<'a> {
@@ -55,6 +78,8 @@ pub(crate) struct Output<'a> {
     pub(crate) record: Option<&'a Path>,
     /// Export the history instead, for a real cluster.
     pub(crate) export: bool,
+    /// How far it goes, unless it is exported.
+    pub(crate) until: Until,
 }
 
 /// A history prints and writes nothing.
@@ -63,6 +88,7 @@ pub(crate) const SILENT: Output<'static> = Output {
     log: LevelFilter::INFO,
     record: None,
     export: false,
+    until: Until::End,
 };
 
 /// What came of a history.
@@ -183,7 +209,7 @@ pub(crate) fn run(history: &History, output: Output<'_>) -> std::io::Result<Outc
         let (export, requests) = runtime.block_on(export::export(history, &scratch.path));
         (Some(export), requests)
     } else {
-        let lived = runtime.block_on(live(history, &scratch.path, &waits));
+        let lived = runtime.block_on(live(history, output.until, &scratch.path, &waits));
         (None, lived)
     };
     let seconds = shim::now().as_secs();
@@ -233,8 +259,8 @@ fn say_refused(refused: &Refused) {
     trace::line("user", format!("refused: {code} {message}"));
 }
 
-/// Lets a history happen, and checks it. Returns the number of requests.
-async fn live(history: &History, dir: &Path, waits: &Waits) -> u64 {
+/// Lets a history happen until then, and checks it. Returns the number of requests.
+async fn live(history: &History, until: Until, dir: &Path, waits: &Waits) -> u64 {
     shim::follow();
     effects::begin();
     disk::begin();
@@ -256,10 +282,12 @@ async fn live(history: &History, dir: &Path, waits: &Waits) -> u64 {
             .follow(cluster.api.clone(), cluster.doors.writes()),
     );
     do_steps(history, &client, &mut cluster, &mut oracle, waits).await;
-    settle(history, &client, &mut cluster, &mut oracle).await;
-    end(history, &client, &mut cluster, &mut oracle).await;
-    oracle.emptiness(&cluster);
-    rest(&mut cluster).await;
+    settle(history, until, &client, &mut cluster, &mut oracle).await;
+    if until == Until::End {
+        end(history, &client, &mut cluster, &mut oracle).await;
+        oracle.emptiness(&cluster);
+        rest(&mut cluster).await;
+    }
     cluster.doors.requests()
 }
 
@@ -311,7 +339,13 @@ async fn pass(cluster: &mut Cluster, oracle: &mut Oracle, time: Duration) {
 
 /// Ends all troubles, and checks that the cluster settles, as it is and after users have followed
 /// the advice of events.
-async fn settle(history: &History, client: &Client, cluster: &mut Cluster, oracle: &mut Oracle) {
+async fn settle(
+    history: &History,
+    until: Until,
+    client: &Client,
+    cluster: &mut Cluster,
+    oracle: &mut Oracle,
+) {
     if history.world != World::Calm {
         cluster.recover_all().await;
         // Its copies could take a day.
@@ -320,8 +354,15 @@ async fn settle(history: &History, client: &Client, cluster: &mut Cluster, oracl
         let _ = cluster.suffer(&moderation, client, oracle).await;
     }
     say("user", "quiet");
+    if until == Until::Steps {
+        minute(cluster, oracle).await;
+        return;
+    }
     quiet(history, cluster, oracle).await;
     oracle.liveness(cluster, Advice::Open);
+    if until == Until::Quiet {
+        return;
+    }
     // One cause may hide another.
     for round in 0..ROUNDS {
         let has_followed = follow_advice(client, cluster, oracle).await;
@@ -465,13 +506,10 @@ fn has_empty(cluster: &Cluster) -> bool {
 /// Lets the cluster settle: for some time after the drivers' last work in a rough world, where a
 /// copy may take longer than that.
 async fn quiet(history: &History, cluster: &mut Cluster, oracle: &mut Oracle) {
-    const MINUTE: Duration = Duration::from_secs(60);
     let (mut settled, mut worked) = (Duration::ZERO, Duration::ZERO);
     let mut was_busy = false;
     while settled < QUIET {
-        pass(cluster, oracle, MINUTE).await;
-        oracle.safety(cluster);
-        cluster.check_running();
+        minute(cluster, oracle).await;
         let is_busy = history.world != World::Calm && cluster.is_busy();
         // A single short call in a minute does not last.
         if is_busy && was_busy {
@@ -483,6 +521,28 @@ async fn quiet(history: &History, cluster: &mut Cluster, oracle: &mut Oracle) {
         if worked > WORK {
             trace::violation("not at rest: the drivers still work on calls after a day");
             return;
+        }
+    }
+}
+
+/// Lets a minute pass, and checks what must hold at any time.
+async fn minute(cluster: &mut Cluster, oracle: &mut Oracle) {
+    pass(cluster, oracle, MINUTE).await;
+    oracle.safety(cluster);
+    cluster.check_running();
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::ValueEnum;
+
+    use super::Until;
+
+    #[test]
+    fn an_end_is_named_as_its_argument() {
+        for until in Until::value_variants() {
+            let named = Until::from_str(&until.to_string(), false);
+            assert_eq!(named.as_ref(), Ok(until));
         }
     }
 }

@@ -1,4 +1,5 @@
-//! Leaves out steps of a failed history while it still breaks the same rule.
+//! Shortens a failed history while it still breaks the same rule: leaves out steps, and makes those
+//! that are left plainer.
 
 use std::io;
 use std::time::{Duration, Instant};
@@ -6,10 +7,92 @@ use std::time::{Duration, Instant};
 use crate::fairness;
 use crate::history::History;
 use crate::process::in_process;
-use crate::run::{Outcome, SILENT};
+use crate::run::{Outcome, Output, SILENT, Until};
 
-/// The real time for it.
-const LIMIT: Duration = Duration::from_secs(180);
+mod plainer;
+mod related;
+
+/// How many histories are tried. What is left is the same on each machine, as long as it takes no
+/// longer than [`LIMIT`].
+const TRIES: usize = 400;
+/// The real time for them.
+const LIMIT: Duration = Duration::from_secs(900);
+/// Steps that belong together are left out before the last parts of so many.
+const FEW: usize = 4;
+
+/// Tries a history: true if it still fails.
+type Fails<'a> = &'a mut dyn FnMut(&History) -> io::Result<bool>;
+
+/// The shortest history that was found, and its outcome. What is left of it has a violation that
+/// begins with `sentence`, and breaks the rule that the first violation breaks.
+pub(crate) fn shrink(
+    history: &History,
+    outcome: Outcome,
+    sentence: Option<&str>,
+) -> io::Result<(History, Outcome)> {
+    let Some(first) = outcome.violations.first() else {
+        return Ok((history.clone(), outcome));
+    };
+    let broken = BrokenRule {
+        rule: rule(first),
+        sentence: sentence.unwrap_or_default(),
+    };
+    let (started, mut tries) = (Instant::now(), 0);
+    let until = broken.until(history)?;
+    let short = shortest(history, &mut |shorter| {
+        if tries == TRIES || started.elapsed() > LIMIT {
+            return Ok(false);
+        }
+        tries += 1;
+        broken.is_by(shorter, until)
+    })?;
+    let whole = broken.run(&short, Until::End)?;
+    if broken.is_in(&whole) {
+        return Ok((short, whole));
+    }
+    Ok((history.clone(), outcome))
+}
+
+/// The rule of the oracle that a history has to break.
+struct BrokenRule<'a> {
+    rule: String,
+    /// How a violation of it begins.
+    sentence: &'a str,
+}
+
+impl BrokenRule<'_> {
+    fn is_in(&self, outcome: &Outcome) -> bool {
+        let mut violations = outcome.violations.iter();
+        violations.any(|one| one.starts_with(self.sentence) && rule(one) == self.rule)
+    }
+
+    fn run(&self, history: &History, until: Until) -> io::Result<Outcome> {
+        if fairness::has_rule(&self.rule) {
+            return fairness::outcome(history);
+        }
+        let output = Output { until, ..SILENT };
+        in_process(history, output)
+    }
+
+    /// True if a history breaks the rule by then.
+    fn is_by(&self, history: &History, until: Until) -> io::Result<bool> {
+        Ok(self.is_in(&self.run(history, until)?))
+    }
+
+    /// How much of a failed history shows it. Shorter ones go as far: most of a history comes after
+    /// its steps.
+    fn until(&self, history: &History) -> io::Result<Until> {
+        if fairness::has_rule(&self.rule) {
+            return Ok(Until::End);
+        }
+        for until in [Until::Steps, Until::Quiet] {
+            if self.is_by(history, until)? {
+                return Ok(until);
+            }
+        }
+        Ok(Until::End)
+    }
+}
 
 /// The oracle's rule that a violation breaks: its words before the first colon, without names.
 /// Names and numbers have digits.
@@ -20,91 +103,104 @@ fn rule(violation: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The shortest history that was found, and its outcome.
-pub(crate) fn shrink(history: &History, outcome: Outcome) -> io::Result<(History, Outcome)> {
-    let Some(broken) = outcome.violations.first().map(|first| rule(first)) else {
-        return Ok((history.clone(), outcome));
-    };
-    let started = Instant::now();
-    let mut best = (history.clone(), outcome);
-    fewest(history.steps.len(), |places| {
-        if started.elapsed() > LIMIT {
-            return Ok(false);
+/// The shortest history that `fails`, beginning with one that does.
+fn shortest(history: &History, fails: Fails<'_>) -> io::Result<History> {
+    let mut best = history.clone();
+    with_plainer_steps(&mut best, &plainer::FIRST, fails)?;
+    best = with_fewest_steps(&best, fails)?;
+    for form in plainer::CLUSTERS {
+        if let Some(plainer) = form(&best) {
+            replace_if(&mut best, plainer, fails)?;
         }
-        let shorter = history.only(places);
-        let tried = if fairness::has_rule(&broken) {
-            fairness::outcome(&shorter)?
-        } else {
-            in_process(&shorter, SILENT)?
-        };
-        let fails = tried.violations.iter().any(|one| rule(one) == broken);
-        if fails {
-            best = (shorter, tried);
+    }
+    // What has a plainer form may need no other step.
+    with_plainer_steps(&mut best, &plainer::FORMS, fails)?;
+    with_fewest_steps(&best, fails)
+}
+
+/// Puts a history in the place of the best one, if it fails.
+fn replace_if(best: &mut History, tried: History, fails: Fails<'_>) -> io::Result<()> {
+    if fails(&tried)? {
+        *best = tried;
+    }
+    Ok(())
+}
+
+fn with_plainer_steps(
+    best: &mut History,
+    forms: &[plainer::Form],
+    fails: Fails<'_>,
+) -> io::Result<()> {
+    for place in 0..best.steps.len() {
+        for form in forms {
+            if let Some(step) = form(&best.steps[place]) {
+                let mut plainer = best.clone();
+                plainer.steps[place] = step;
+                replace_if(best, plainer, fails)?;
+            }
         }
-        Ok(fails)
+    }
+    Ok(())
+}
+
+fn with_fewest_steps(history: &History, fails: Fails<'_>) -> io::Result<History> {
+    let related = related::groups(&history.steps);
+    let places = fewest(history.steps.len(), &related, |places| {
+        fails(&history.only(places))
     })?;
-    Ok(best)
+    Ok(history.only(&places))
 }
 
 /// Leaves out half of the steps, then a quarter, and so on down to single ones, while `fails` is
-/// true for the rest. Returns the places of the steps that are left.
+/// true for the rest, and meanwhile those that belong together. Returns the places of the steps that
+/// are left.
 fn fewest(
     count: usize,
+    related: &[Vec<usize>],
     mut fails: impl FnMut(&[usize]) -> io::Result<bool>,
 ) -> io::Result<Vec<usize>> {
     let mut left: Vec<usize> = (0..count).collect();
     let mut part = count.div_ceil(2);
-    while part > 0 {
-        let (mut from, mut found) = (0, false);
-        while from < left.len() {
-            let end = left.len().min(from + part);
-            let fewer = [&left[..from], &left[end..]].concat();
-            if fails(&fewer)? {
-                (left, found) = (fewer, true);
-            } else {
-                from = end;
-            }
+    while part > FEW {
+        left = without_parts(left, part, &mut fails)?;
+        part = part.div_ceil(2);
+    }
+    for group in related {
+        let mut fewer = left.clone();
+        fewer.retain(|place| !group.contains(place));
+        // Single steps come later.
+        if fewer.len() + 1 < left.len() && fails(&fewer)? {
+            left = fewer;
         }
-        part = match part {
-            1 if found => 1,
-            1 => 0,
-            part => part.div_ceil(2),
-        };
+    }
+    loop {
+        let before = left.len();
+        left = without_parts(left, part, &mut fails)?;
+        if part <= 1 && left.len() == before {
+            return Ok(left);
+        }
+        part = part.div_ceil(2);
+    }
+}
+
+/// Leaves out one part of so many steps after the other, while `fails` is true for the rest.
+fn without_parts(
+    mut left: Vec<usize>,
+    part: usize,
+    fails: &mut impl FnMut(&[usize]) -> io::Result<bool>,
+) -> io::Result<Vec<usize>> {
+    let mut from = 0;
+    while from < left.len() {
+        let end = left.len().min(from + part);
+        let fewer = [&left[..from], &left[end..]].concat();
+        if fails(&fewer)? {
+            left = fewer;
+        } else {
+            from = end;
+        }
     }
     Ok(left)
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn only_steps_that_matter_are_left() {
-        let all: [&[usize]; 6] = [&[], &[0], &[9], &[3, 4], &[0, 5, 9], &[1, 2, 3, 7]];
-        for matter in all {
-            let left = fewest(10, |places| {
-                Ok(matter.iter().all(|one| places.contains(one)))
-            });
-            assert_eq!(left.expect("places"), matter);
-        }
-        let none = fewest(0, |_| Ok(true)).expect("places");
-        assert!(none.is_empty());
-    }
-
-    #[test]
-    fn a_rule_has_no_names() {
-        for (violation, expected) in [
-            ("data lost: the snapshot s1 was to be kept", "data lost"),
-            (
-                "claim c1 is pending, and nothing says why: deleted null",
-                "claim is pending, and nothing says why",
-            ),
-            (
-                "a dead process of n2 still has its pools",
-                "a dead process of still has its pools",
-            ),
-        ] {
-            assert_eq!(rule(violation), expected);
-        }
-    }
-}
+mod tests;

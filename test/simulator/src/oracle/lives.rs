@@ -10,6 +10,7 @@ use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
 use crate::model::view::{is_deleting, name, text, uid};
 use crate::oracle::adopted;
+use crate::oracle::gone::Gone;
 use crate::oracle::ownership::is_named_after_claim;
 use crate::trace;
 
@@ -23,6 +24,8 @@ pub(super) struct Lives {
     volumes: DataOwners,
     /// The handles of volumes that are gone, and that were reported.
     reported: BTreeSet<String>,
+    /// The contents of snapshots that went since the last look.
+    pub(super) gone: Gone,
 }
 
 /// What the oracle knows of a volume that has or had a PersistentVolume.
@@ -61,6 +64,17 @@ impl DataOwners {
     fn has_another_that_lets_go(&self, handle: &str, object: &Value) -> bool {
         let mut objects = self.0.get(handle).into_iter().flatten();
         objects.any(|(owner, leaves_data)| owner != uid(object) && !leaves_data)
+    }
+
+    /// The handles of data that went with this object, if it went with one: the object need not name
+    /// it any more, and no other object lets it go.
+    fn let_go_by(&self, object: &Value) -> Vec<&str> {
+        let owned = self.0.iter();
+        let owned = owned.filter(|(_, objects)| objects.get(uid(object)) == Some(&false));
+        let handles = owned.map(|(handle, _)| handle.as_str());
+        handles
+            .filter(|handle| !self.has_another_that_lets_go(handle, object))
+            .collect()
     }
 }
 
@@ -177,6 +191,7 @@ impl Lives {
             known.gone |= lost.contains(handle);
         }
         self.volumes = DataOwners::default();
+        self.gone.went_back();
     }
 
     fn check_snapshots(&mut self, present: &Present<'_>) {
@@ -199,10 +214,12 @@ impl Lives {
                 && !present.is_there(handle)
         });
         let gone: Vec<&Arc<Value>> = gone.collect();
-        if gone.is_empty() {
+        let contents_gone = self.gone.take();
+        if gone.is_empty() && contents_gone.is_empty() {
             return;
         }
         let snapshots = present.cluster.api.shared("volumesnapshots");
+        self.check_gone_contents(present, &contents_gone, &snapshots);
         for content in gone {
             let user = text(content, "/spec/volumeSnapshotRef/uid");
             let snapshot = snapshots.iter().find(|snapshot| uid(snapshot) == user);
@@ -216,6 +233,37 @@ impl Lives {
             self.contents.0.remove(handle);
         }
     }
+
+    /// Checks that no data went with its content while the VolumeSnapshot lives. The snapshotter
+    /// takes the handle out of a content before it lets it go.
+    fn check_gone_contents(
+        &self,
+        present: &Present<'_>,
+        gone: &[Arc<Value>],
+        snapshots: &[Arc<Value>],
+    ) {
+        for content in gone {
+            let Some(snapshot) = living(snapshots, content) else {
+                continue;
+            };
+            let handles = self.contents.let_go_by(content).into_iter();
+            for handle in handles.filter(|handle| !present.is_there(handle)) {
+                trace::violation(format!(
+                    "data lost: the snapshot {handle} went with its content {}, and snapshot {} \
+                     wants it",
+                    name(content),
+                    name(snapshot)
+                ));
+            }
+        }
+    }
+}
+
+/// The VolumeSnapshot of a content, unless it is being deleted.
+fn living<'a>(snapshots: &'a [Arc<Value>], content: &Value) -> Option<&'a Value> {
+    let user = text(content, "/spec/volumeSnapshotRef/uid");
+    let mut snapshots = snapshots.iter().map(|snapshot| &**snapshot);
+    snapshots.find(|snapshot| uid(snapshot) == user && !is_deleting(snapshot))
 }
 
 /// True if the volume of a claim is a copy of the claim's source. Kubernetes also binds such a claim
@@ -330,6 +378,44 @@ mod tests {
             owners.note("h", &new, leaves_data);
             assert_eq!(owners.has_another_that_lets_go("h", &old), expected);
             assert!(!owners.has_another_that_lets_go("h", &new));
+        }
+    }
+
+    #[test]
+    fn an_object_lets_go_what_no_other_lets_go() {
+        let [old, new] = ["1", "2"].map(|uid| json!({"metadata": {"uid": uid}}));
+        let mut owners = DataOwners::default();
+        for (leaves_data, of_another, expected) in [
+            (true, None, vec![]),
+            (false, None, vec!["h"]),
+            (false, Some(true), vec!["h"]),
+            (false, Some(false), vec![]),
+        ] {
+            owners.note("h", &old, leaves_data);
+            owners.note("i", &new, false);
+            if let Some(leaves_data) = of_another {
+                owners.note("h", &new, leaves_data);
+            }
+            let let_go = owners.let_go_by(&old);
+            assert_eq!(let_go, expected, "{leaves_data} {of_another:?}");
+        }
+    }
+
+    #[test]
+    fn a_content_that_went_has_a_snapshot_that_lives() {
+        let content = json!({"spec": {"volumeSnapshotRef": {"uid": "1"}}});
+        for (uid, deleted, expected) in [
+            ("1", Value::Null, true),
+            ("1", json!("now"), false),
+            ("2", Value::Null, false),
+        ] {
+            let metadata = json!({"uid": uid, "deletionTimestamp": deleted});
+            let snapshots = [Arc::new(json!({"metadata": metadata}))];
+            assert_eq!(
+                living(&snapshots, &content).is_some(),
+                expected,
+                "{snapshots:?}"
+            );
         }
     }
 
