@@ -406,6 +406,7 @@ impl<K: Resource> Store<K> {
         );
         let mut state = self.lock();
         (state.seen, state.is_reverted) = (0, true);
+        state.left_out.announce_again();
     }
 
     /// Returns the watch's current error, if any.

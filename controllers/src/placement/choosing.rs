@@ -84,7 +84,7 @@ pub(super) struct Choosing {
     /// Volumes by the UIDs of their claims.
     volumes: Index<PersistentVolume>,
     pub(super) reservations: Mutex<Reservations>,
-    /// The last event of each claim, by UID, so that it is not repeated.
+    /// The last event of each claim, by UID, so that it is not repeated soon.
     last_events: Mutex<HashMap<String, apply::LastEvent>>,
     /// Claims that no node fits at present, by UID.
     pub(super) unschedulable: Mutex<HashSet<ObjectKey>>,

@@ -21,11 +21,14 @@ const THAW: &str = "thaw";
 /// An effect that matters to what a power cut takes, and to nothing else.
 const SYNC: &str = "file.sync";
 
+/// The effect of a copy of bytes.
+const COPY: &str = "file.copy";
+
 /// The effects that need room on the disk of a pool.
 const NEED_ROOM: [&str; 9] = [
     "file.allocate",
     "file.clone",
-    "file.copy",
+    COPY,
     "file.create",
     "file.mkdir",
     "file.scratch",
@@ -62,6 +65,8 @@ struct Processes {
     changes: u64,
     /// The changes before the work of the process that acts.
     before: u64,
+    /// Grows with each copy of bytes.
+    copies: u64,
     /// How many effects happen before the one at which the process ends, and how.
     left: BTreeMap<&'static str, (u64, End)>,
     /// The processes that have not died at an effect.
@@ -75,6 +80,7 @@ static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
     acting: None,
     changes: 0,
     before: 0,
+    copies: 0,
     left: BTreeMap::new(),
     fuses: BTreeMap::new(),
     dead: BTreeSet::new(),
@@ -164,6 +170,11 @@ pub(crate) fn changes() -> Option<u64> {
     cfg!(debug_assertions).then(|| PROCESSES.lock().changes)
 }
 
+/// The number of copies of bytes so far. None in builds that announce no effects.
+pub(crate) fn copies() -> Option<u64> {
+    cfg!(debug_assertions).then(|| PROCESSES.lock().copies)
+}
+
 /// While it exists, the process of this node acts.
 pub(crate) struct Acting {
     /// What acted before, and the changes before that.
@@ -208,6 +219,7 @@ fn find_room(node: &'static str, effect: &str) -> io::Result<()> {
 fn decide(effect: &'static str) -> io::Result<()> {
     let mut processes = PROCESSES.lock();
     processes.changes += 1;
+    processes.copies += u64::from(effect == COPY);
     let Some(node) = processes.acting else {
         return Ok(());
     };
@@ -314,6 +326,10 @@ mod tests {
         assert!(done("mount"));
         assert_eq!(unchanged(), None, "it has changed something");
         drop(acting);
+        let copied = copies();
+        assert!(done("file.mkdir") && done("file.create") && done("loop.flush"));
+        assert!(copied.is_some() && copies() == copied, "no bytes");
+        assert!(done("file.copy") && copies() > copied);
         let _acting = Acting::of("m");
         assert!(unchanged() > measured);
         lose_power_after("m", 1);

@@ -175,6 +175,14 @@ impl LeftOut {
         !std::mem::replace(&mut object.is_announced, true)
     }
 
+    /// Lets the users of all objects learn of them again when a list shows them: the API server has
+    /// lost events.
+    pub(super) fn announce_again(&mut self) {
+        for object in self.named.values_mut() {
+            object.is_announced = false;
+        }
+    }
+
     /// Notes that a list of all objects begins.
     pub(super) fn begin_list(&mut self) {
         for object in self.named.values_mut() {

@@ -29,6 +29,9 @@ const FAILED: &str = "ProvisioningFailed";
 const WAITING: &str = "WaitingForSource";
 /// Room changes all the time. A message that differs only in numbers is repeated after this time.
 const QUIET: Duration = Duration::from_secs(60);
+/// A message that stays the same is repeated after this time. The API server keeps an event for an
+/// hour, and has lost it if it went back to a backup from before the event.
+const AGAIN: Duration = Duration::from_secs(20 * 60);
 
 /// The last event of a claim.
 #[derive(Clone, Debug)]
@@ -44,7 +47,7 @@ enum Due {
     Now,
     /// After this time, if the message still applies.
     Later(Duration),
-    /// Never: the message equals the last one.
+    /// Not yet: the message equals the last one.
     Known,
 }
 
@@ -52,11 +55,15 @@ fn due(last: Option<&LastEvent>, count: AssignmentOutcome, message: &str, now: I
     let Some(last) = last.filter(|last| last.count == count) else {
         return Due::Now;
     };
-    let left = QUIET.saturating_sub(now.saturating_duration_since(last.at));
-    match (last.message == message, left.is_zero()) {
-        (true, _) => Due::Known,
-        (false, true) => Due::Now,
-        (false, false) => Due::Later(left),
+    let is_known = last.message == message;
+    let pause = if is_known { AGAIN } else { QUIET };
+    let left = pause.saturating_sub(now.saturating_duration_since(last.at));
+    if left.is_zero() {
+        Due::Now
+    } else if is_known {
+        Due::Known
+    } else {
+        Due::Later(left)
     }
 }
 
@@ -242,7 +249,7 @@ impl Choosing {
         }
     }
 
-    /// Leaves a claim pending, and emits an event if the reason is new.
+    /// Leaves a claim pending. Emits an event if its message is new, or may be lost by now.
     pub(super) fn wait(
         &self,
         claim: &PersistentVolumeClaim,
@@ -319,6 +326,13 @@ mod tests {
                 "a has 1Gi left",
                 after(99),
                 Due::Known,
+            ),
+            (
+                Some(&last),
+                AssignmentOutcome::Nowhere,
+                "a has 1Gi left",
+                began + AGAIN,
+                Due::Now,
             ),
             (
                 Some(&last),

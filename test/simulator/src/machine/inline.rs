@@ -48,7 +48,7 @@ pub(super) struct Inline {
     pub(super) pace: Arc<Mutex<Pace>>,
     /// Work that has not been done at the death of its process is never done.
     pub(super) dead: CancellationToken,
-    /// True if the last copy changed nothing.
+    /// True if the last copy was refused: it copied no bytes.
     pub(super) refused: Arc<AtomicBool>,
 }
 
@@ -80,6 +80,13 @@ impl Inline {
     }
 }
 
+/// True if work has copied no bytes, by the number of copies before and after it. A refused copy may
+/// have other effects: its driver may see only at the empty new image that it has to copy bytes, and
+/// removes the image again. Builds that announce no effects don't know.
+fn copies_nothing(before: Option<u64>, after: Option<u64>) -> bool {
+    before.is_some() && before == after
+}
+
 impl Executor for Inline {
     fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
         let number = {
@@ -96,13 +103,15 @@ impl Executor for Inline {
                 biased;
                 () = dead.cancelled() => {}
                 () = tokio::time::sleep(time) => {
+                    let copied_before = effects::copies();
                     let has_changed = {
                         let _acting = Acting::of(node);
                         work();
                         effects::unchanged().is_none()
                     };
                     if kind == COPIES {
-                        refused.store(!has_changed, Ordering::Relaxed);
+                        let is_refused = copies_nothing(copied_before, effects::copies());
+                        refused.store(is_refused, Ordering::Relaxed);
                     }
                     recording::worked(node, has_changed);
                 }
@@ -134,6 +143,19 @@ mod tests {
             });
             let longest = times.max().expect("a time");
             assert_eq!(longest <= Duration::from_secs(15), refused, "{longest:?}");
+        }
+    }
+
+    #[test]
+    fn work_that_copies_no_bytes_is_a_refused_copy() {
+        for (before, after, expected) in [
+            (Some(0), Some(0), true),
+            (Some(7), Some(7), true),
+            (Some(7), Some(8), false),
+            (None, None, false),
+        ] {
+            let found = copies_nothing(before, after);
+            assert_eq!(found, expected, "{before:?} {after:?}");
         }
     }
 }

@@ -113,6 +113,8 @@ fn users_learn_of_an_object_once() {
     assert!(left_out.announce(&key) && !left_out.announce(&key));
     assert!(!left_out.add(key.clone(), "team", Some(1), true));
     assert!(!left_out.announce(&key), "its size changed");
+    left_out.announce_again();
+    assert!(left_out.announce(&key) && !left_out.announce(&key));
     left_out.remove(&key);
     assert!(left_out.add(key.clone(), "team", None, true) && left_out.announce(&key));
     add(&mut left_out, "hostile", MANY);

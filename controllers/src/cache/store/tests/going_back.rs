@@ -88,3 +88,18 @@ fn a_list_replaces_a_later_state() {
     watch.take(Event::InitDone);
     assert_eq!(provisioner(&watch, "a").as_deref(), Some("written"));
 }
+
+/// The API server has lost the event about an object that is left out, so its users get another one.
+#[test]
+fn users_learn_again_of_what_is_left_out() {
+    let watch = Store::new();
+    let is_reported = || {
+        watch.take(Event::Init);
+        let reported = watch.take(Event::InitApply(left_out("a", 1)));
+        watch.take(Event::InitDone);
+        reported.is_some()
+    };
+    assert_eq!([is_reported(), is_reported()], [true, false]);
+    watch.went_back();
+    assert_eq!([is_reported(), is_reported()], [true, false]);
+}
