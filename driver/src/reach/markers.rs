@@ -85,7 +85,8 @@ impl Marker {
     }
 }
 
-fn is_nonce(word: &str) -> bool {
+/// True for the random word of a marker.
+pub(super) fn is_nonce(word: &str) -> bool {
     word.len() == NONCE && word.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 

@@ -44,10 +44,8 @@ impl Devices {
     /// UNAVAILABLE while the kernel can't describe a device that may be a pin on one of these.
     pub(super) fn refuse_undecided(&self, minors: &BTreeSet<u32>) -> Result<()> {
         let mut silent = self.state.loops.silent();
-        let undecided = silent.find(|device| {
-            let over = over_node(&device.backing_path);
-            over.is_some_and(|over| minors.contains(&over)) && pins::undecided([*device]).is_some()
-        });
+        let undecided = silent
+            .find(|device| pins::undecided(device).is_some_and(|over| minors.contains(&over)));
         match undecided {
             None => Ok(()),
             Some(device) => Err(Error::NotYet(format!(
@@ -124,14 +122,6 @@ impl Devices {
             .flat_map(|mount| mount.loop_minors().chain(mount.loop_node))
             .collect()
     }
-}
-
-/// The minor of the loop device with this node. In another mount namespace the node may have any
-/// directory, and it may be deleted.
-fn over_node(path: &str) -> Option<u32> {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    let name = Path::new(path).file_name()?.to_str()?;
-    name.strip_prefix("loop")?.parse().ok()
 }
 
 #[cfg(test)]
