@@ -28,6 +28,19 @@ impl Devices {
         KernelState::known(kernel, LoopScope::All).map(Devices::of)
     }
 
+    /// True if there is a device that `find` selects. It is looked for among all only if what is known
+    /// does not have it: reading all devices takes longer than the rest of a call.
+    pub(super) fn is_there(
+        kernel: &dyn Kernel,
+        find: impl Fn(&Devices) -> Option<&LoopInfo>,
+    ) -> kernel::Result<bool> {
+        let known = Devices::known(kernel)?;
+        if find(&known).is_some_and(|device| kernel.confirm_loops(&[device])) {
+            return Ok(true);
+        }
+        Ok(find(&Devices::look(kernel)?).is_some())
+    }
+
     fn of(state: KernelState) -> Devices {
         Devices {
             markers: markers::all(state.loops.iter()),
@@ -85,22 +98,21 @@ impl Devices {
         pins::dead(&self.pins, &self.markers)
     }
 
-    /// True if a node shares the kernel of this name.
-    pub(super) fn is_here(&self, node: &str, kernel: &str) -> bool {
-        let seen = markers::seen(self.state.loops.iter(), kernel);
-        seen.iter().any(|marker| marker.node == node)
+    /// The marker of a node that shares the kernel of this name.
+    pub(super) fn marker_of(&self, node: &str, kernel: &str) -> Option<&LoopInfo> {
+        let mut devices = self.state.loops.iter();
+        devices.find(|device| {
+            let marker = markers::of(device);
+            marker.is_some_and(|marker| marker.node == node && marker.kernel == kernel)
+        })
     }
 
-    /// True if there is a pin of this marker over a device. One that detaches when it is closed is
-    /// given up already.
-    pub(super) fn has_pin(&self, marker: &Marker, over: u32) -> bool {
-        let mut pins = self.pins.iter();
-        pins.any(|pin| {
-            let device = self.device(pin.minor);
-            pin.over == over
-                && pin.nonce == marker.nonce
-                && device.is_some_and(|device| !device.autoclear)
-        })
+    /// A pin of this marker over a device. One that detaches when it is closed is given up already.
+    pub(super) fn pin_by(&self, marker: &Marker, over: u32) -> Option<&LoopInfo> {
+        let pins = self.pins.iter().filter(|pin| pin.over == over);
+        pins.filter(|pin| pin.nonce == marker.nonce)
+            .filter_map(|pin| self.device(pin.minor))
+            .find(|device| !device.autoclear)
     }
 
     /// The live pins of a node over a device. After its kernel got another name, a node has two
@@ -207,14 +219,20 @@ mod tests {
             node: "u".to_owned(),
             nonce: nonce(digit),
         };
-        assert!(all.has_pin(&marker('a'), 7) && !all.has_pin(&marker('a'), 8));
-        assert!(
-            !all.has_pin(&marker('a'), 9),
-            "it detaches when it is closed"
-        );
+        // The last one detaches when it is closed.
+        for (over, pin) in [(7, Some(10)), (8, None), (9, None)] {
+            let found = all.pin_by(&marker('a'), over);
+            assert_eq!(found.map(|pin| pin.minor), pin, "{over}");
+        }
         assert!(all.is_pinned(8) && !all.is_pinned(6));
-        assert!(all.is_here("u", "kernel") && !all.is_here("u", "other"));
-        assert!(!all.is_here("x", "kernel"));
+        for (node, kernel, marker) in [
+            ("w", "kernel", Some(3)),
+            ("w", "other", None),
+            ("x", "kernel", None),
+        ] {
+            let found = all.marker_of(node, kernel);
+            assert_eq!(found.map(|marker| marker.minor), marker, "{node} {kernel}");
+        }
     }
 
     #[test]

@@ -47,9 +47,12 @@ impl Node {
 
     /// Takes this node's pin over a device, unless it has one. The caller has the device open.
     pub(super) fn take_pin(&self, device: &LoopDevice, marker: &Marker) -> Result<()> {
+        let kernel = self.pools.kernel();
         let _alone = self.pinning.lock();
-        let devices = Devices::look(self.pools.kernel())?;
-        if devices.has_pin(marker, device.minor) {
+        // A pin too many would do no harm: the last use of the device gives all of them back.
+        let known = Devices::known(kernel)?;
+        let own = known.pin_by(marker, device.minor);
+        if own.is_some_and(|pin| kernel.confirm_loops(&[pin])) {
             return Ok(());
         }
         self.attach_pin(device, marker)
@@ -120,7 +123,7 @@ impl Node {
     /// The devices of shared volumes that this node uses without a pin of this marker.
     fn unpinned<'d>(&self, devices: &'d Devices, marker: &Marker) -> Result<Vec<&'d LoopInfo>> {
         let used = devices.used_outside(&self.anchors()?).into_iter();
-        let unpinned = used.filter(|minor| !devices.has_pin(marker, *minor));
+        let unpinned = used.filter(|minor| devices.pin_by(marker, *minor).is_none());
         Ok(unpinned
             .filter_map(|minor| devices.device(minor))
             .filter(|device| self.is_of_shared_volume(device, devices))

@@ -40,7 +40,8 @@ impl Node {
         }
         let device = self.open_shared(volume, &context)?;
         let marker = self.own_marker()?;
-        if !Devices::look(self.pools.kernel())?.has_pin(&marker, device.minor) {
+        let minor = device.minor;
+        if !Devices::is_there(self.pools.kernel(), |all| all.pin_by(&marker, minor))? {
             return Err(Error::FailedPrecondition(format!(
                 "volume {volume} is not staged on this node: NodeStageVolume comes first"
             )));
