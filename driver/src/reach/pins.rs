@@ -80,50 +80,32 @@ pub fn dead(pins: &[Pin], markers: &[Marker]) -> Vec<Pin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{FileId, LOOP_MAJOR};
-
-    fn nonce(digit: char) -> String {
-        digit.to_string().repeat(32)
-    }
-
-    fn marker(node: &str, digit: char) -> Marker {
-        Marker {
-            kernel: "kernel".to_owned(),
-            node: node.to_owned(),
-            nonce: nonce(digit),
-        }
-    }
-
-    /// A read-only device over loop device `over`, with this label.
-    fn over(minor: u32, over: u32, label: &str) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId { dev: 5, ino: 1 }),
-            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
-            backing_path: format!("/dev/loop{over}"),
-            label: label.to_owned(),
-            read_only: true,
-            ..LoopInfo::default()
-        }
-    }
+    use crate::kernel::FileId;
+    use crate::reach::testing::{marker, pin_device};
 
     #[test]
     fn a_pin_is_a_read_only_device_over_a_loop_device() {
-        let good = label(&nonce('a'));
+        let marker = marker("n1", 'a');
+        let good = label(&marker.nonce);
         assert!(good.len() <= 63, "{good}");
-        let own = over(9, 7, &good);
+        let own = pin_device(9, 7, &marker);
         let expected = Pin {
             minor: 9,
             over: 7,
-            nonce: nonce('a'),
+            nonce: marker.nonce,
         };
         assert_eq!(of(std::slice::from_ref(&own)), [expected]);
+        let labelled = |label: String| LoopInfo {
+            label,
+            ..own.clone()
+        };
         let no_pins = [
-            over(9, 7, ""),
-            over(9, 7, "vol-1 ro"),
-            over(9, 7, &label("")),
-            over(9, 7, &label(&nonce('x'))),
-            over(9, 7, &format!("{good}a")),
+            labelled(String::new()),
+            labelled("vol-1 ro".to_owned()),
+            labelled(label("")),
+            labelled(label(&"x".repeat(32))),
+            labelled(label(&"A".repeat(32))),
+            labelled(format!("{good}a")),
             LoopInfo {
                 read_only: false,
                 ..own.clone()
@@ -134,7 +116,7 @@ mod tests {
             },
             LoopInfo {
                 backing_rdev: rustix::fs::makedev(8, 7),
-                ..own
+                ..own.clone()
             },
         ];
         for device in no_pins {
@@ -144,15 +126,15 @@ mod tests {
 
     #[test]
     fn a_pin_lives_as_long_as_its_marker() {
+        let both = [marker("n1", 'a'), marker("n2", 'b')];
         let devices = [
-            over(10, 7, &label(&nonce('a'))),
-            over(11, 7, &label(&nonce('b'))),
-            over(12, 8, &label(&nonce('a'))),
-            over(13, 9, &label(&nonce('c'))),
+            pin_device(10, 7, &both[0]),
+            pin_device(11, 7, &both[1]),
+            pin_device(12, 8, &both[0]),
+            pin_device(13, 9, &marker("n3", 'c')),
         ];
         let pins = of(&devices);
         assert_eq!(pinned(&devices), BTreeSet::from([7, 8, 9]));
-        let both = [marker("n1", 'a'), marker("n2", 'b')];
         let expected = BTreeMap::from([
             (7, BTreeSet::from(["n1", "n2"])),
             (8, BTreeSet::from(["n1"])),

@@ -139,40 +139,8 @@ impl Devices {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{FileId, LOOP_MAJOR, MountTable};
-
-    fn nonce(digit: char) -> String {
-        digit.to_string().repeat(32)
-    }
-
-    fn marker(minor: u32, node: &str, digit: char) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId {
-                dev: 1,
-                ino: minor.into(),
-            }),
-            backing_path: format!("/state/kernel/marker,kernel,{node},{}", nonce(digit)),
-            read_only: true,
-            autoclear: true,
-            ..LoopInfo::default()
-        }
-    }
-
-    fn pin(minor: u32, over: u32, digit: char) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId {
-                dev: 5,
-                ino: over.into(),
-            }),
-            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
-            backing_path: format!("/dev/loop{over}"),
-            label: pins::label(&nonce(digit)),
-            read_only: true,
-            ..LoopInfo::default()
-        }
-    }
+    use crate::kernel::MountTable;
+    use crate::reach::testing::{marker, marker_device, pin_device};
 
     fn devices(loops: Vec<LoopInfo>, mounts: &str) -> Devices {
         Devices::of(KernelState {
@@ -183,19 +151,20 @@ mod tests {
 
     #[test]
     fn a_node_holds_what_its_containers_have_pinned() {
+        let (u, renewed, w) = (marker("u", 'a'), marker("u", 'b'), marker("w", 'c'));
         let given_up = LoopInfo {
             autoclear: true,
-            ..pin(14, 9, 'a')
+            ..pin_device(14, 9, &u)
         };
         let all = devices(
             vec![
-                marker(1, "u", 'a'),
-                marker(2, "u", 'b'),
-                marker(3, "w", 'c'),
-                pin(10, 7, 'a'),
-                pin(11, 7, 'b'),
-                pin(12, 7, 'c'),
-                pin(13, 8, 'd'),
+                marker_device(1, &u),
+                marker_device(2, &renewed),
+                marker_device(3, &w),
+                pin_device(10, 7, &u),
+                pin_device(11, 7, &renewed),
+                pin_device(12, 7, &w),
+                pin_device(13, 8, &marker("gone", 'd')),
                 given_up,
             ],
             "",
@@ -214,14 +183,9 @@ mod tests {
         assert_eq!(minors("u", 7), [10, 11]);
         assert_eq!(minors("w", 7), [12]);
         assert_eq!(minors("w", 8), [] as [u32; 0]);
-        let marker = |digit| Marker {
-            kernel: "kernel".to_owned(),
-            node: "u".to_owned(),
-            nonce: nonce(digit),
-        };
         // The last one detaches when it is closed.
         for (over, pin) in [(7, Some(10)), (8, None), (9, None)] {
-            let found = all.pin_by(&marker('a'), over);
+            let found = all.pin_by(&u, over);
             assert_eq!(found.map(|pin| pin.minor), pin, "{over}");
         }
         assert!(all.is_pinned(8) && !all.is_pinned(6));
@@ -265,7 +229,7 @@ mod tests {
             let refused = devices(vec![silent], "").refuse_undecided(&BTreeSet::from([7]));
             assert_eq!(refused.is_err(), is_open, "{path}");
         }
-        let known = devices(vec![pin(9, 7, 'a')], "");
+        let known = devices(vec![pin_device(9, 7, &marker("u", 'a'))], "");
         assert!(known.refuse_undecided(&BTreeSet::from([7])).is_ok());
     }
 }
