@@ -56,6 +56,14 @@ fn not_staged(record: &VolumeRecord, path: &Path, but: &str) -> Error {
     ))
 }
 
+/// The error for a filesystem that is staged, and mounted there no more.
+pub(super) fn unmounted(id: VolumeId, staged_at: &Path) -> Error {
+    Error::FailedPrecondition(format!(
+        "volume {id} is not mounted at {} any more: stage it again",
+        staged_at.display()
+    ))
+}
+
 /// The error for a block volume without its device.
 fn lost(record: &VolumeRecord) -> Error {
     Error::FailedPrecondition(format!(
@@ -186,11 +194,7 @@ impl Node {
         let decided = self.publish_decision(&state, stage, requested)?;
         if state.mount_at(&stage.path).is_none() {
             btrfs_devices::refuse_unknown(kernel, &state, &stage.path)?;
-            return Err(Error::FailedPrecondition(format!(
-                "volume {} is not mounted at {} any more: stage it again",
-                record.id,
-                stage.path.display()
-            )));
+            return Err(unmounted(record.id, &stage.path));
         }
         let Capability { access, .. } = &requested.capability;
         let read_only = publish_decision::read_only(

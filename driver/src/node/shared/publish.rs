@@ -9,6 +9,7 @@ use super::{Devices, capability, context};
 use crate::csi::capability::RequestedCapability;
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{BindFlags, LoopDevice};
+use crate::node::publish::unmounted;
 use crate::node::publish_decision::{self, NodePublish, Published};
 use crate::node::{Error, Node, Requested, Result, fs_group, target_path};
 use crate::storage::{Access, Stage, VolumeId};
@@ -98,11 +99,7 @@ impl Node {
             .zip(stage.minor)
             .is_some_and(|(mount, minor)| mount.is_on_loop(minor));
         if !is_staged {
-            return Err(Error::FailedPrecondition(format!(
-                "volume {} is not mounted at {} any more: stage it again",
-                state.identity().id(),
-                stage.path.display()
-            )));
+            return Err(unmounted(state.identity().id(), &stage.path));
         }
         let access = &requested.capability.access;
         let read_only = publish_decision::read_only(
