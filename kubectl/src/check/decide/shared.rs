@@ -170,8 +170,9 @@ fn of_kernel(kernel: &str, nodes: &[(&str, Option<&KernelReport>)]) -> Vec<Line>
             lines.push(Line::failed(
                 format!("{node} shares no kernel with {}", names(unseen)),
                 format!(
-                    "ConfigMap {KERNELS} says so. Nodes on another machine, and virtual machines, have \
-                     kernels of their own: take them out of it. Otherwise look at the log of their pods."
+                    "ConfigMap {KERNELS} says that it does. Nodes on another machine, and virtual machines, \
+                     have kernels of their own: take them out of it. Otherwise look at the log of their \
+                     pods."
                 ),
             ));
         }
