@@ -10,7 +10,7 @@ use crate::kernel::{LoopDevice, LoopInfo, LoopSpec};
 use crate::node::{Error, Node, Result, detach_loop};
 use crate::reach::markers::Marker;
 use crate::reach::pins;
-use crate::storage::{self, Reach, VolumeHandle, VolumeId};
+use crate::storage::{self, VolumeHandle, VolumeId};
 
 /// What keeps changes of pins apart, and which pins seem to be dead.
 #[derive(Debug, Default)]
@@ -137,7 +137,7 @@ impl Node {
         };
         devices.is_pinned(device.minor)
             || match self.pools.volume(&VolumeHandle::Id(volume)) {
-                Ok(record) => record.reach == Reach::Kernel,
+                Ok(record) => record.is_shared(),
                 Err(error) => matches!(error, storage::Error::ForeignPool(_)),
             }
     }
@@ -157,7 +157,7 @@ impl Node {
     fn is_owner_of(&self, devices: &Devices, minor: u32) -> bool {
         let volume = devices.device(minor).and_then(volume_of);
         let record = volume.map(|volume| self.pools.volume(&VolumeHandle::Id(volume)));
-        record.is_some_and(|record| record.is_ok_and(|record| record.reach == Reach::Kernel))
+        record.is_some_and(|record| record.is_ok_and(|record| record.is_shared()))
     }
 }
 
