@@ -101,21 +101,10 @@ impl Node {
         if !is_staged {
             return Err(unmounted(state.identity().id(), &stage.path));
         }
-        let access = &requested.capability.access;
-        let read_only = publish_decision::read_only(
-            &stage.capability,
-            &requested.capability,
-            requested.read_only,
-        );
-        if decided == NodePublish::Bind {
-            let made = target_path::make_directory(&requested.path)?;
-            let flags = BindFlags::of(access.flags(), read_only);
-            let kernel = self.pools.kernel();
-            kernel
-                .bind(&stage.path, &requested.path, flags)
-                .inspect_err(|_| self.take_bind_back(state.identity(), &requested.path, made))?;
-        }
-        match access {
+        let read_only = self.bind_staged(stage, requested, decided, |made| {
+            self.take_bind_back(state.identity(), &requested.path, made);
+        })?;
+        match &requested.capability.access {
             Access::Mount {
                 group: Some(gid), ..
             } if !read_only => fs_group::chown_root(&requested.path, *gid),
