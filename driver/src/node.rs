@@ -39,6 +39,8 @@ pub use crate::csi::error::{Error, Result};
 pub use inline_limits::InlineLimits;
 pub use read_only_caches::ReadOnlyCaches;
 
+use hostloop_report::flags::DRIVER_NAME;
+
 use self::inline_limits::NewInlineVolumes;
 use self::shared::Pinning;
 use self::unknown_mounts::UnknownMounts;
@@ -62,6 +64,8 @@ struct Requested {
 #[derive(Clone, Debug)]
 pub struct Config {
     pub node_id: String,
+    /// The driver's name, as in the CSIDriver object.
+    pub driver_name: String,
     /// The topology of this node.
     pub topology: Topology,
     /// Reported as `max_volumes_per_node`; 0 lets the orchestrator decide.
@@ -90,6 +94,7 @@ impl Config {
     pub fn new(node_id: &str) -> Config {
         Config {
             node_id: node_id.to_owned(),
+            driver_name: DRIVER_NAME.to_owned(),
             topology: Topology::default(),
             max_volumes: 0,
             report_topology: true,

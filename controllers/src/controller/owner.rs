@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use hostloop_proto::csi::ControllerGetVolumeRequest;
 use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::ResourceExt;
 use tonic::Code;
 
 use crate::api::pv;
-use crate::api::scope::Scope;
+use crate::api::scope::{NODE_LABEL, Scope, node_label};
 use crate::controller::Context;
 use crate::csi::driver::ControllerCapability;
 use crate::csi::{Failure, Pools};
@@ -25,11 +26,15 @@ pub enum Ownership {
 
 /// Decides which node owns a volume of the driver. The handle decides if the driver's pools are
 /// known, and the node affinity if the volume has one. The volume is served only if neither
-/// contradicts. The affinity of a shared volume fits all nodes of its kernel, so it names none of them.
-/// Only the owner may conclude that a volume does not exist.
+/// contradicts. The affinity of a shared volume fits all nodes of its kernel, so it names none of them,
+/// and its label decides instead: each of these nodes could make a volume with the handle of another
+/// one's data. Only the owner may conclude that a volume does not exist.
 pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownership {
     if *scope == Scope::Cluster {
         return Ownership::Local;
+    }
+    if is_labelled_elsewhere(scope, volume) {
+        return Ownership::Remote;
     }
     let own = pv::csi(volume).and_then(|csi| pools.own(&csi.volume_handle));
     match (own, scope.holds(volume)) {
@@ -38,6 +43,16 @@ pub fn owner(scope: &Scope, pools: &Pools, volume: &PersistentVolume) -> Ownersh
         (None, Some(true)) if !pv::is_shared(volume) => Ownership::Local,
         (None, _) => Ownership::Unknown,
     }
+}
+
+/// True if the label of a shared volume names another node than this process's.
+fn is_labelled_elsewhere(scope: &Scope, volume: &PersistentVolume) -> bool {
+    let label = volume.labels().get(NODE_LABEL);
+    let is_elsewhere = scope
+        .node()
+        .zip(label)
+        .is_some_and(|(node, label)| *label != node_label(node));
+    pv::is_shared(volume) && is_elsewhere
 }
 
 impl Context {
@@ -81,7 +96,7 @@ mod tests {
 
     /// All nodes of the kernel fit its affinity.
     #[test]
-    fn the_pool_alone_shows_the_owner_of_a_shared_volume() {
+    fn the_pool_and_the_label_show_the_owner_of_a_shared_volume() {
         let here = testing::node_scope("n1", "t/node");
         let reported = || Pools::reported(|| vec!["a1".to_owned()]);
         for (pools, handle, nodes, expected) in [
@@ -97,8 +112,17 @@ mod tests {
             (Pools::default(), "vol-a1-0", &["n2"], Ownership::Remote),
         ] {
             let volume = testing::shared(testing::volume("v", "d", handle), "t/node", nodes);
-            let found = owner(&here, &pools, &testing::read(volume));
-            assert_eq!(found, expected, "{pools:?} {handle} {nodes:?}");
+            let labelled = |node: &str| json!({"metadata": {"labels": {NODE_LABEL: node}}});
+            // Another node made the volume, with the handle of the data here.
+            for (label, expected) in [
+                (json!({}), expected),
+                (labelled("n1"), expected),
+                (labelled("n2"), Ownership::Remote),
+            ] {
+                let volume = testing::with(volume.clone(), &label);
+                let found = owner(&here, &pools, &testing::read(volume));
+                assert_eq!(found, expected, "{pools:?} {handle} {nodes:?} {label}");
+            }
         }
     }
 

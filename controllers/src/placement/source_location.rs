@@ -61,13 +61,23 @@ fn of_volume(volume: &PersistentVolume, nodes: &[Arc<Node>]) -> SourceLocation {
 }
 
 /// Locates a volume that all nodes of a kernel can use. Its affinity fits all of them, also if the node
-/// that has it is gone. That node's pool is in its handle, and the node's name in its label.
+/// that has it is gone. That node's pool is in its handle, and the node's name in its label. The two must
+/// agree: the label names the node that made the volume, and any node can write any handle.
 fn of_shared_volume(
     volume: &PersistentVolume,
     by_handle: Option<String>,
     nodes: &[Arc<Node>],
 ) -> SourceLocation {
     let name = volume.name_any();
+    let label = volume.labels().get(NODE_LABEL);
+    if let Some((node, label)) = by_handle.as_deref().zip(label)
+        && *label != node_label(node)
+    {
+        return SourceLocation::Unknown(format!(
+            "PersistentVolume {name} has a handle of node {node}, and the label of node {label}: correct \
+             its label"
+        ));
+    }
     let fitting = nodes_of(volume, nodes).unwrap_or_default();
     match by_handle.or_else(|| owner_of(volume, nodes)) {
         Some(node) if fitting.contains(&node) => SourceLocation::Node(node),
@@ -75,7 +85,7 @@ fn of_shared_volume(
             "PersistentVolume {name} is of node {node}, and its node affinity does not fit that \
              node: correct its node affinity"
         )),
-        None => match volume.labels().get(NODE_LABEL) {
+        None => match label {
             Some(label) => SourceLocation::Gone(format!(
                 "node {label} of PersistentVolume {name} does not exist"
             )),

@@ -9,9 +9,11 @@
 //! Only the owner attaches, formats, checks, grows and detaches the volume's device.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use hostloop_controllers::api::constants::REACH;
+use hostloop_report::hex;
+use sha2::{Digest, Sha256};
 
 use super::{Error, Node, Result, target_path};
 use crate::csi::capability::{RequestedCapability, word};
@@ -87,8 +89,21 @@ impl Node {
 
     /// The path at which the owner stages a volume for all nodes.
     fn anchor_path(&self, volume: VolumeId) -> Result<PathBuf> {
-        Ok(self.anchors()?.join(volume.to_string()))
+        Ok(self
+            .anchors()?
+            .join(anchor_of(volume, &self.config.driver_name)))
     }
+}
+
+/// The path of a volume's anchor, from the directory of the anchors. It ends as kubelet's path of the
+/// staged volume does (`makeDeviceMountPath` in pkg/volume/csi). On the owner's node, kubelet sees both
+/// mounts, and unstages no volume that has a mount at a path that ends otherwise (`HasMountRefs` in
+/// pkg/volume/util).
+fn anchor_of(volume: VolumeId, driver: &str) -> PathBuf {
+    let handle = volume.to_string();
+    let digest = hex(&Sha256::digest(&handle));
+    let of_kubelet = format!("plugins/kubernetes.io/csi/{driver}/{digest}/globalmount");
+    Path::new(&handle).join(of_kubelet)
 }
 
 /// What the owner says of the volume's device.

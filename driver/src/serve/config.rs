@@ -97,6 +97,7 @@ impl ServeSettings {
             controller: controller_config(args, &node_id, &topology),
             node: node::Config {
                 node_id: node_id.clone(),
+                driver_name: args.pools.driver_name.clone(),
                 topology,
                 max_volumes: max_volumes(args),
                 report_topology: on.enable_topology,

@@ -15,6 +15,8 @@ use hostloop_driver::storage::{
 };
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi;
+use hostloop_report::hex;
+use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
 use super::{Rig, Site, TestKernel, map, new_volume, text};
@@ -159,7 +161,9 @@ impl<K: TestKernel> SharedNode<K> {
     /// The path at which the owner stages a volume for all nodes.
     pub(crate) fn anchor(&self, id: VolumeId) -> PathBuf {
         let state_dir = self.site.options.state_dir.canonicalize().unwrap();
-        state_dir.join("shared").join(id.to_string())
+        let digest = hex(&Sha256::digest(id.to_string()));
+        let of_kubelet = format!("plugins/kubernetes.io/csi/hostloop.csi.dev/{digest}/globalmount");
+        state_dir.join(format!("shared/{id}")).join(of_kubelet)
     }
 
     /// The mount point of this node's marker.

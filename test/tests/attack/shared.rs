@@ -21,8 +21,9 @@ fn expected(shared: Outcome, alone: Outcome) -> Outcome {
     }
 }
 
-/// The change of a volume that these nodes can use.
+/// The change of a volume that these nodes can use. Without a label, it has none.
 fn placed(nodes: &[&str], reach: &str, label: &str) -> Value {
+    let label = Some(label).filter(|label| !label.is_empty());
     let key = Installation::of_run().topology_key;
     let terms: Vec<Value> = nodes
         .iter()
@@ -46,6 +47,7 @@ async fn a_node_makes_volumes_for_its_own_kernel_alone() {
     const ELSEWHERE: &str = "a new volume has to be on node";
     const REACH: &str = "has to be of a class with reach kernel";
     const LABEL: &str = "a new volume has no label but that of its node";
+    const UNLABELLED: &str = "a new volume on several nodes has to have the label of its node";
     let site = Site::up().await;
     let names = &site.names;
     let (own, other, third) = (&*names.own, &*names.other, &*names.third);
@@ -58,6 +60,8 @@ async fn a_node_makes_volumes_for_its_own_kernel_alone() {
         (&[own, other], "node", own, No(REACH), No(ELSEWHERE)),
         (&[own, own], "node", own, No(REACH), No(REACH)),
         (&[own, other], "kernel", other, No(LABEL), No(ELSEWHERE)),
+        (&[own], "kernel", "", Yes, Yes),
+        (&[own, other], "kernel", "", No(UNLABELLED), No(ELSEWHERE)),
         (&[other], "kernel", own, No(ELSEWHERE), No(ELSEWHERE)),
         (&[other], "kernel", other, No(ELSEWHERE), No(ELSEWHERE)),
         (&[own, third], "kernel", own, No(ELSEWHERE), No(ELSEWHERE)),
@@ -92,6 +96,8 @@ async fn a_node_changes_attachments_of_its_own_volumes_to_its_own_kernel_alone()
     for (number, (to, label, shared, alone)) in [
         (own, None, Yes, Yes),
         (own, Some(own), Yes, Yes),
+        // Of a volume that the other node has, which says where its device is.
+        (own, Some(other), No(ELSEWHERE), No(ELSEWHERE)),
         (other, Some(own), Yes, No(ELSEWHERE)),
         // Of a volume that the other node has, or that is not known.
         (other, Some(other), No(ELSEWHERE), No(ELSEWHERE)),

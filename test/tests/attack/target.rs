@@ -111,7 +111,7 @@ impl Names {
         json!({
             "apiVersion": "v1", "kind": "ConfigMap",
             "metadata": {"namespace": Installation::of_run().namespace, "name": "hostloop-kernels"},
-            "data": {"a": format!("{}\n{}", self.other, self.own), "b": self.third},
+            "data": {"a": format!("{}\n\n{} ", self.other, self.own), "b": self.third},
         })
     }
 

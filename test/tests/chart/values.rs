@@ -32,7 +32,7 @@ fn a_mistake_is_an_error_that_names_the_value() {
         ),
         (
             json!({"attach": true, "sharedKernels": {"Kernel": ["a"]}}),
-            "sharedKernels",
+            "Kernel",
         ),
         (json!({"image": {"pullpolicy": "Never"}}), "pullpolicy"),
         (json!({"image": {"pullPolicy": "Sometimes"}}), "pullPolicy"),

@@ -275,8 +275,10 @@ async fn a_life_by_the_plugin() {
         changed_blocks::sample(&cluster, &plugin, fixture.root(), scratch.path());
     });
     walk::until_no_volume(&cluster).await;
-    let removed = ["removed: DaemonSet hostloop/hostloop-fault-disks"];
+    let removed = ["objects of components that are not asked for removed: "];
     plugin.succeeds(&install, &removed);
+    let left = cluster.kubectl(&["get", "daemonsets", "--namespace", "hostloop", "-o", "name"]);
+    assert_eq!(left, "daemonset.apps/hostloop\n");
     plugin.succeeds(
         &["uninstall", "--yes", "--data"],
         &["removed", "--crds", kubelet_dir],

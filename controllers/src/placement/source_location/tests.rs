@@ -59,8 +59,9 @@ fn several() -> SourceLocation {
 fn shared_volumes_by_their_handle_or_label() {
     for (affine, by_handle, label, location) in [
         (&["n1", "n2"][..], Some("n2"), Some("n2"), on("n2")),
-        // The label is what the node wrote, and may have been changed.
-        (&["n1", "n2"], Some("n2"), Some("n1"), on("n2")),
+        // One node made the volume with the handle of another node's data.
+        (&["n1", "n2"], Some("n2"), Some("n1"), unknown()),
+        (&["n1", "n2"], Some("n2"), Some("n9"), unknown()),
         (&["n1", "n2"], Some("n2"), None, on("n2")),
         (&["n1", "n2"], None, Some("n2"), on("n2")),
         (&["n1", "n2"], None, None, unknown()),

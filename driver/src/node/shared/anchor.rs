@@ -73,7 +73,11 @@ impl Anchors for Node {
         if was_staged {
             self.pools.clear_in_volume(&record.id, |r| r.stage = None)?;
         }
-        target_path::remove(&anchor)
+        let anchors = self.anchors()?;
+        for directory in anchor.ancestors().take_while(|path| **path != anchors) {
+            target_path::remove(directory)?;
+        }
+        Ok(())
     }
 
     fn grow(&self, record: &VolumeRecord) -> Result<()> {
@@ -100,13 +104,13 @@ impl Anchors for Node {
 impl Node {
     /// Makes the directory of a volume's anchor.
     fn make_anchor(&self, volume: VolumeId) -> Result<PathBuf> {
-        let dir = self.anchors()?;
+        let anchor = self.anchor_path(volume)?;
+        let parent = anchor.parent().unwrap_or(&anchor);
         let made = std::fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
-            .create(&dir);
-        made.map_err(|e| kernel::Error::io("mkdir", &dir, e))?;
-        let anchor = self.anchor_path(volume)?;
+            .create(parent);
+        made.map_err(|e| kernel::Error::io("mkdir", parent, e))?;
         target_path::make_directory(&anchor)?;
         Ok(anchor)
     }

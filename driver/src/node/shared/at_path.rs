@@ -37,8 +37,7 @@ impl Node {
             return Ok(false);
         }
         let devices = Devices::known(self.pools.kernel())?;
-        let node = &self.config.node_id;
         let mut own = state.own();
-        Ok(own.any(|device| !devices.pins_of(node, device.minor).is_empty()))
+        Ok(own.any(|device| !devices.own_pins(device.minor).is_empty()))
     }
 }

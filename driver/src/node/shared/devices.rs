@@ -115,13 +115,15 @@ impl Devices {
             .find(|device| !device.autoclear)
     }
 
-    /// The live pins of a node over a device. After its kernel got another name, a node has two
-    /// markers.
-    pub(super) fn pins_of(&self, node: &str, over: u32) -> Vec<&LoopInfo> {
-        let markers = self.markers.iter().filter(|marker| marker.node == node);
-        let nonces: BTreeSet<&str> = markers.map(|marker| marker.nonce.as_str()).collect();
+    /// This node's pins over a device. Its markers are those that are mounted here, of which it has two
+    /// after its kernel got another name. The names of markers prove nothing: a process can forge one
+    /// with the name of this node and the nonce of another one, whose pins would then be given back.
+    pub(super) fn own_pins(&self, over: u32) -> Vec<&LoopInfo> {
+        let mounts = &self.state.mounts;
+        let loops = self.state.loops.iter();
+        let markers = markers::all(loops.filter(|l| mounts.of_loop(l.minor).next().is_some()));
         let pins = self.pins.iter().filter(|pin| pin.over == over);
-        pins.filter(|pin| nonces.contains(pin.nonce.as_str()))
+        pins.filter(|pin| markers.iter().any(|marker| marker.nonce == pin.nonce))
             .filter_map(|pin| self.device(pin.minor))
             .collect()
     }
@@ -161,13 +163,19 @@ mod tests {
                 marker_device(1, &u),
                 marker_device(2, &renewed),
                 marker_device(3, &w),
+                // A forged one.
+                marker_device(4, &marker("u", 'c')),
                 pin_device(10, 7, &u),
                 pin_device(11, 7, &renewed),
                 pin_device(12, 7, &w),
                 pin_device(13, 8, &marker("gone", 'd')),
                 given_up,
             ],
-            "",
+            "\
+40 1 7:1 / /state/kernel/alive ro - ext4 /dev/loop1 ro
+41 40 7:2 / /state/kernel/alive ro - ext4 /dev/loop2 ro
+42 1 7:7 / /stage/vol rw - ext4 /dev/loop7 rw
+",
         );
         let names = |minors: &[u32]| all.holders(&minors.iter().copied().collect());
         assert_eq!(
@@ -176,13 +184,12 @@ mod tests {
         );
         assert_eq!(names(&[8]), BTreeSet::new(), "its container is gone");
         assert_eq!(names(&[6]), BTreeSet::new());
-        let minors = |node, over| -> Vec<u32> {
-            let pins = all.pins_of(node, over).into_iter();
+        let minors = |over| -> Vec<u32> {
+            let pins = all.own_pins(over).into_iter();
             pins.map(|pin| pin.minor).collect()
         };
-        assert_eq!(minors("u", 7), [10, 11]);
-        assert_eq!(minors("w", 7), [12]);
-        assert_eq!(minors("w", 8), [] as [u32; 0]);
+        assert_eq!(minors(7), [10, 11]);
+        assert_eq!(minors(8), [] as [u32; 0]);
         // The last one detaches when it is closed.
         for (over, pin) in [(7, Some(10)), (8, None), (9, None)] {
             let found = all.pin_by(&u, over);

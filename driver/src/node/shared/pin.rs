@@ -79,7 +79,7 @@ impl Node {
         let used = devices.used_outside(&anchors);
         let mut left = Vec::new();
         for over in minors.difference(&used) {
-            for pin in devices.pins_of(&self.config.node_id, *over) {
+            for pin in devices.own_pins(*over) {
                 if !detach_loop::detach(kernel, pin)? {
                     left.push(pin.clone());
                 }
