@@ -17,8 +17,8 @@ pub(super) struct SharedUse {
     pins: Vec<Pin>,
     /// The nodes with a pin that lives, by the device that it pins.
     live: BTreeMap<u32, BTreeSet<String>>,
-    /// The marker of this node.
-    own: Option<Marker>,
+    /// The markers of this node.
+    own: Vec<(u32, Marker)>,
 }
 
 impl SharedUse {
@@ -30,7 +30,7 @@ impl SharedUse {
         SharedUse {
             live: live.collect(),
             pins,
-            own: own_marker(survey).map(|(_, marker)| marker),
+            own: markers::own(survey.kernel.loops.iter(), &survey.kernel.mounts),
         }
     }
 
@@ -79,9 +79,8 @@ impl SharedUse {
 
     /// True if this node pins the device.
     fn pins(&self, minor: u32) -> bool {
-        let own = self.own.as_ref();
         let mut over = self.pins.iter().filter(|pin| pin.over == minor);
-        over.any(|pin| own.is_some_and(|own| own.nonce == pin.nonce))
+        over.any(|pin| self.own.iter().any(|(_, own)| own.nonce == pin.nonce))
     }
 }
 
@@ -91,7 +90,8 @@ pub(super) fn kernel_of(
     kernels: &Kernels,
     kernel: &dyn Kernel,
 ) -> Option<KernelReport> {
-    let (minor, own) = own_marker(survey)?;
+    let own = markers::own(survey.kernel.loops.iter(), &survey.kernel.mounts);
+    let (minor, own) = own.into_iter().next()?;
     let listed = kernels.of(&own.node);
     let name = listed
         .as_ref()
@@ -103,15 +103,6 @@ pub(super) fn kernel_of(
         listed: listed.map_or_else(Vec::new, |listed| listed.nodes.into_iter().collect()),
         seen: seen.into_iter().collect(),
         shows_diskseq: matches!(kernel.loop_diskseq(minor), Ok(Some(_))),
-    })
-}
-
-/// The marker of this node, and its device. Those of others are mounted in their own containers.
-fn own_marker(survey: &Survey) -> Option<(u32, Marker)> {
-    survey.kernel.loops.iter().find_map(|device| {
-        let marker = markers::of(device)?;
-        survey.kernel.mounts.of_loop(device.minor).next()?;
-        Some((device.minor, marker))
     })
 }
 

@@ -115,15 +115,11 @@ impl Devices {
             .find(|device| !device.autoclear)
     }
 
-    /// This node's pins over a device. Its markers are those that are mounted here, of which it has two
-    /// after its kernel got another name. The names of markers prove nothing: a process can forge one
-    /// with the name of this node and the nonce of another one, whose pins would then be given back.
+    /// This node's pins over a device. By a forged marker, those of another node would be given back.
     pub(super) fn own_pins(&self, over: u32) -> Vec<&LoopInfo> {
-        let mounts = &self.state.mounts;
-        let loops = self.state.loops.iter();
-        let markers = markers::all(loops.filter(|l| mounts.of_loop(l.minor).next().is_some()));
+        let own = markers::own(self.state.loops.iter(), &self.state.mounts);
         let pins = self.pins.iter().filter(|pin| pin.over == over);
-        pins.filter(|pin| markers.iter().any(|marker| marker.nonce == pin.nonce))
+        pins.filter(|pin| own.iter().any(|(_, marker)| marker.nonce == pin.nonce))
             .filter_map(|pin| self.device(pin.minor))
             .collect()
     }
