@@ -100,7 +100,7 @@ impl FaultDisks {
         // An earlier disk of the volume may still write its cache to the image.
         client.end(&name)?;
         let cache_bytes = usize::try_from(cache_bytes).unwrap_or(usize::MAX);
-        client.serve_in(namespace, &name, image, cache_bytes, settings)
+        client.serve(namespace, &name, image, cache_bytes, settings)
     }
 
     /// Gives the disk of a volume these settings, if it is served now. One that has them keeps its

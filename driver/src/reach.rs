@@ -11,3 +11,5 @@ pub mod decide;
 pub mod kernels;
 pub mod markers;
 pub mod pins;
+#[cfg(test)]
+pub(crate) mod testing;

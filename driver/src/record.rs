@@ -244,6 +244,23 @@ pub enum Provisioning {
     Thick,
 }
 
+impl Provisioning {
+    /// The name in class parameters, publish contexts and reports.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Provisioning::Thin => "thin",
+            Provisioning::Thick => "thick",
+        }
+    }
+
+    /// Finds a kind of allocation by its name.
+    pub(crate) fn parse(name: &str) -> Option<Provisioning> {
+        [Provisioning::Thin, Provisioning::Thick]
+            .into_iter()
+            .find(|known| known.as_str() == name)
+    }
+}
+
 /// Settings that ControllerModifyVolume can change.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -1,6 +1,8 @@
 //! The objects that the API server has about the driver's volumes.
 
-use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA, REACH, REACH_KERNEL};
+use hostloop_api_objects::constants::{PROVISIONER, PROVISIONER_BETA, REACH_KERNEL};
+pub(super) use hostloop_api_objects::shared_volumes::is_shared;
+use hostloop_api_objects::shared_volumes::reaches_kernel;
 use hostloop_api_objects::snapshots::{VolumeGroupSnapshot, VolumeSnapshot, VolumeSnapshotContent};
 use hostloop_report::status::VolumeReport;
 use hostloop_report::{hex, quantity};
@@ -168,24 +170,12 @@ pub(super) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&
     (csi.driver == driver).then_some(&*csi.volume_handle)
 }
 
-/// True if all nodes that share a kernel with the volume's own can use it.
-pub(super) fn is_shared(volume: &PersistentVolume) -> bool {
-    let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-    let attributes = csi.and_then(|csi| csi.volume_attributes.as_ref());
-    attributes
-        .and_then(|attributes| attributes.get(REACH))
-        .is_some_and(|reach| reach == REACH_KERNEL)
-}
-
-/// True if such volumes are made of a class.
+/// True if volumes of a class can be used by all nodes that share a kernel.
 pub(super) fn makes_shared(class: &StorageClass) -> bool {
-    let parameters = class.parameters.as_ref();
-    parameters
-        .and_then(|parameters| parameters.get(REACH))
-        .is_some_and(|reach| reach == REACH_KERNEL)
+    class.parameters.as_ref().is_some_and(reaches_kernel)
 }
 
-/// The same by the report of the node with its pool.
+/// True for such a volume, by the report of the node with its pool.
 pub(super) fn is_reported_shared(volume: &VolumeReport) -> bool {
     volume.reach.as_deref() == Some(REACH_KERNEL)
 }

@@ -105,10 +105,7 @@ fn bytes(backup: &Value) -> u64 {
 
 /// All bytes of a claim's volume.
 fn content(cluster: &Cluster, pool: &Path, claim: &str) -> Vec<u8> {
-    let volume = "jsonpath={.spec.volumeName}";
-    let volume = cluster.kubectl(&["get", "pvc", claim, "-o", volume]);
-    let handle = "jsonpath={.spec.csi.volumeHandle}";
-    let handle = cluster.kubectl(&["get", "pv", &volume, "-o", handle]);
+    let handle = cluster.handle("default", claim);
     let image = pool.join("volumes").join(handle).join("image");
     std::fs::read(&image).unwrap_or_else(|e| panic!("{}: {e}", image.display()))
 }

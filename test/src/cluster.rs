@@ -306,6 +306,15 @@ impl Cluster {
         ])
     }
 
+    /// The handle of the volume that a claim is bound to.
+    pub fn handle(&self, namespace: &str, claim: &str) -> String {
+        let (claims, volumes) = (["get", "pvc", "-n", namespace], ["get", "pv"]);
+        let name = [claim, "-o", "jsonpath={.spec.volumeName}"];
+        let volume = self.kubectl(&[&claims[..], &name].concat());
+        let handle = [&*volume, "-o", "jsonpath={.spec.csi.volumeHandle}"];
+        self.kubectl(&[&volumes[..], &handle].concat())
+    }
+
     /// The cluster's running processes and their locations, from `scripts/cluster`.
     pub fn status(&self) -> String {
         let status = self.run("status", &[], "");

@@ -345,11 +345,8 @@ impl Row {
 /// Waits until kubelet has unstaged the volume of a claim without a pod. A pod that comes before gets
 /// the mount that was there.
 pub fn until_unstaged(cluster: &Cluster, claim: &str) {
-    let volume = ["get", "pvc", claim, "--output=jsonpath={.spec.volumeName}"];
-    let volume = format!("pv/{}", cluster.kubectl(&volume));
-    let handle = "--output=jsonpath={.spec.csi.volumeHandle}";
     // The path of an image has it in the middle, and that of a fault disk at its end.
-    let name = format!("/{}", cluster.kubectl(&["get", &volume, handle]));
+    let name = format!("/{}", cluster.handle("default", claim));
     until(claim, || {
         let attached = loop_devices::all();
         match attached.iter().find(|one| one.backing.contains(&name)) {

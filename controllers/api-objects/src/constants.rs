@@ -44,6 +44,10 @@ pub const IDENTITY: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 pub const REACH: &str = "reach";
 /// Value of [`REACH`]: all nodes that share a kernel with the node that has the volume.
 pub const REACH_KERNEL: &str = "kernel";
+/// The most nodes that may share a kernel: a volume's affinity has a term for each of them.
+pub const MAX_SHARING_NODES: usize = 16;
+/// The longest name of a node that may share a kernel: it is part of a file's name.
+pub const MAX_SHARING_NODE_NAME: usize = 128;
 /// The API group of snapshots.
 pub const SNAPSHOT_GROUP: &str = "snapshot.storage.k8s.io";
 /// The API group of group snapshots, their contents and classes.

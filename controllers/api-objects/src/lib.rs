@@ -7,6 +7,7 @@ pub mod duration;
 pub mod labels;
 pub mod lease_name;
 pub mod pool_fault;
+pub mod shared_volumes;
 pub mod snapshot_crds;
 pub mod snapshot_metadata;
 pub mod snapshots;

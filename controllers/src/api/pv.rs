@@ -13,7 +13,8 @@ use tonic::Status;
 use volume_capability::access_mode::Mode;
 use volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
 
-use super::constants::{REACH, REACH_KERNEL};
+pub(crate) use hostloop_api_objects::shared_volumes::is_shared;
+
 use super::volume_mode;
 
 /// Access modes that have no equivalent in CSI.
@@ -36,15 +37,6 @@ pub(crate) fn csi(volume: &PersistentVolume) -> Option<&CSIPersistentVolumeSourc
 pub(crate) fn handle<'v>(volume: &'v PersistentVolume, driver: &str) -> Option<&'v str> {
     let csi = csi(volume)?;
     (csi.driver == driver).then_some(&*csi.volume_handle)
-}
-
-/// True if all nodes of a kernel can use the volume, and the node that has it serves all of them.
-pub(crate) fn is_shared(volume: &PersistentVolume) -> bool {
-    let attributes = csi(volume).and_then(|csi| csi.volume_attributes.as_ref());
-    attributes
-        .and_then(|attributes| attributes.get(REACH))
-        .map(String::as_str)
-        == Some(REACH_KERNEL)
 }
 
 /// The volume mode. Without one, a volume has the default.
@@ -159,24 +151,6 @@ mod tests {
         assert_eq!(handle(&volume, "d"), Some("h"));
         assert_eq!(handle(&volume, "other"), None);
         assert_eq!(handle(&PersistentVolume::default(), "d"), None);
-    }
-
-    #[test]
-    fn shared_volumes() {
-        for (attributes, expected) in [
-            (json!({"reach": "kernel"}), true),
-            (json!({"reach": "kernel", "other": "x"}), true),
-            (json!({"reach": "node"}), false),
-            (json!({"reach": ""}), false),
-            (json!({"other": "kernel"}), false),
-            (json!(null), false),
-        ] {
-            let volume = json!({"spec": {"csi": {
-                "driver": "d", "volumeHandle": "h", "volumeAttributes": attributes}}});
-            let volume = serde_json::from_value(volume).expect("a volume");
-            assert_eq!(is_shared(&volume), expected, "{attributes}");
-        }
-        assert!(!is_shared(&PersistentVolume::default()));
     }
 
     #[test]

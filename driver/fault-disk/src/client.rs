@@ -65,19 +65,9 @@ impl Client {
     }
 
     /// Makes a disk of this image, and returns the file for its loop device. The disk lives until
-    /// the last user of that file is gone, or the server is.
+    /// the last user of that file is gone, or the server is. `namespace`: that of its claim, which has
+    /// a share of the server's memory; empty if none is known.
     pub fn serve(
-        &mut self,
-        name: &str,
-        image: &File,
-        cache_bytes: usize,
-        settings: &Settings,
-    ) -> Result<File> {
-        self.serve_in("", name, image, cache_bytes, settings)
-    }
-
-    /// The same, for a claim of this namespace, which has a share of the server's memory.
-    pub fn serve_in(
         &mut self,
         namespace: &str,
         name: &str,

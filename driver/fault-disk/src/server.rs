@@ -143,7 +143,7 @@ impl Server {
                 settings,
             } => {
                 let image = image.ok_or_else(|| Error::invalid("image", "no file came along"))?;
-                let file = self.serve_in(namespace, &name, image, cache_bytes, settings)?;
+                let file = self.serve(namespace, &name, image, cache_bytes, settings)?;
                 return Ok((Answer::Done, Some(file)));
             }
             Request::Set { name, settings } => self.disk(&name)?.set(settings)?,
@@ -181,19 +181,9 @@ impl Server {
         found.ok_or_else(|| Error::NotFound(name.to_owned()))
     }
 
-    /// Makes a disk. One of the same name that has ended gives way.
+    /// Makes a disk. One of the same name that has ended gives way. `namespace`: that of its claim,
+    /// which has a share of the memory; empty if none is known.
     pub fn serve(
-        &self,
-        name: &str,
-        image: File,
-        cache_bytes: usize,
-        settings: Settings,
-    ) -> Result<File> {
-        self.serve_in(String::new(), name, image, cache_bytes, settings)
-    }
-
-    /// The same, for a claim of this namespace, which has a share of the memory.
-    fn serve_in(
         &self,
         namespace: String,
         name: &str,

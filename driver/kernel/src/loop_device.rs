@@ -286,9 +286,13 @@ impl LoopInfo {
         if self.backing.is_some() || self.read_only {
             return false;
         }
+        self.file_path().iter().any(|word| word == name)
+    }
+
+    /// The path of the backing file, without what the kernel adds to that of a deleted one.
+    pub fn file_path(&self) -> &Path {
         let path = self.backing_path.as_str();
-        let path = path.strip_suffix(DELETED).unwrap_or(path);
-        Path::new(path).iter().any(|word| word == name)
+        Path::new(path.strip_suffix(DELETED).unwrap_or(path))
     }
 
     /// True if the backing file was deleted.

@@ -360,11 +360,7 @@ fn own<'a>(
 }
 
 fn provisioning(value: &str) -> Result<Provisioning, &'static str> {
-    match value {
-        "thin" => Ok(Provisioning::Thin),
-        "thick" => Ok(Provisioning::Thick),
-        _ => Err("is neither thin nor thick"),
-    }
+    Provisioning::parse(value).ok_or("is neither thin nor thick")
 }
 
 fn reach(value: &str) -> Result<Reach, &'static str> {

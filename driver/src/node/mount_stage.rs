@@ -30,6 +30,17 @@ pub(super) struct MountStage<'a> {
     pub(super) mkfs_began: &'a Cell<bool>,
 }
 
+/// Fails if the filesystem that is mounted at the staging path is of another type.
+pub(super) fn check_type(mount: &MountEntry, fs: FsType) -> Result<()> {
+    if *mount.fs_type == *fs.as_str() {
+        return Ok(());
+    }
+    Err(Error::AlreadyExists(format!(
+        "{} is mounted at this path already, {fs} was asked for",
+        mount.fs_type
+    )))
+}
+
 impl MountStage<'_> {
     /// Runs all steps, from the attach on.
     pub(super) fn begin(&self) -> Result<()> {
@@ -131,12 +142,7 @@ impl MountStage<'_> {
             let why = "something else is mounted over the staged volume";
             return Err(target_path::wrong(path, why));
         };
-        if *entry.fs_type != *self.fs.as_str() {
-            return Err(Error::AlreadyExists(format!(
-                "{} is mounted at this path already, {} was asked for",
-                entry.fs_type, self.fs
-            )));
-        }
+        check_type(entry, self.fs)?;
         if self.fs == FsType::Btrfs {
             self.check_btrfs(entry, minor)?;
         }

@@ -12,7 +12,7 @@ use super::{Error, Node, Result, btrfs_devices, fs_group, target_path};
 use crate::csi::validate;
 use crate::diagnose::{MountedObject, VolumeState};
 use crate::kernel::{self, BindFlags, Kernel, LoopDevice, LoopInfo};
-use crate::storage::{Access, Capability, Stage, VolumeHandle, VolumeId, VolumeRecord};
+use crate::storage::{Access, Stage, VolumeHandle, VolumeId, VolumeRecord};
 
 /// Kubelet's key for an inline volume, in `volume_context` (with podInfoOnMount).
 const EPHEMERAL: &str = "csi.storage.k8s.io/ephemeral";
@@ -53,6 +53,14 @@ fn not_staged(record: &VolumeRecord, path: &Path, but: &str) -> Error {
         "volume {} is not staged at {}{but}: NodeStageVolume comes first",
         record.id,
         path.display()
+    ))
+}
+
+/// The error for a filesystem that is staged, and mounted there no more.
+pub(super) fn unmounted(id: VolumeId, staged_at: &Path) -> Error {
+    Error::FailedPrecondition(format!(
+        "volume {id} is not mounted at {} any more: stage it again",
+        staged_at.display()
     ))
 }
 
@@ -186,26 +194,12 @@ impl Node {
         let decided = self.publish_decision(&state, stage, requested)?;
         if state.mount_at(&stage.path).is_none() {
             btrfs_devices::refuse_unknown(kernel, &state, &stage.path)?;
-            return Err(Error::FailedPrecondition(format!(
-                "volume {} is not mounted at {} any more: stage it again",
-                record.id,
-                stage.path.display()
-            )));
+            return Err(unmounted(record.id, &stage.path));
         }
-        let Capability { access, .. } = &requested.capability;
-        let read_only = publish_decision::read_only(
-            &stage.capability,
-            &requested.capability,
-            requested.read_only,
-        );
-        if decided == NodePublish::Bind {
-            let made = target_path::make_directory(&requested.path)?;
-            let flags = BindFlags::of(access.flags(), read_only);
-            kernel
-                .bind(&stage.path, &requested.path, flags)
-                .inspect_err(|_| self.give_up(record, &requested.path, made))?;
-        }
-        match access {
+        let read_only = self.bind_staged(stage, requested, decided, |made| {
+            self.give_up(record, &requested.path, made);
+        })?;
+        match &requested.capability.access {
             Access::Mount {
                 group: Some(gid), ..
             } if !read_only => {
@@ -217,6 +211,31 @@ impl Node {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Binds the filesystem that is staged to the target, unless it is there. True if it is read-only
+    /// there. `undo` is called if the bind fails, with true if this call made the directory.
+    pub(super) fn bind_staged(
+        &self,
+        stage: &Stage,
+        requested: &Requested,
+        decided: NodePublish,
+        undo: impl FnOnce(bool),
+    ) -> Result<bool> {
+        let read_only = publish_decision::read_only(
+            &stage.capability,
+            &requested.capability,
+            requested.read_only,
+        );
+        if decided == NodePublish::Bind {
+            let made = target_path::make_directory(&requested.path)?;
+            let flags = BindFlags::of(requested.capability.access.flags(), read_only);
+            let kernel = self.pools.kernel();
+            kernel
+                .bind(&stage.path, &requested.path, flags)
+                .inspect_err(|_| undo(made))?;
+        }
+        Ok(read_only)
     }
 
     fn publish_block(

@@ -20,7 +20,7 @@ use crate::csi::capability::{RequestedCapability, word};
 use crate::diagnose::VolumeIdentity;
 use crate::kernel;
 use crate::reach::context::PublishContext;
-use crate::storage::{self, Access, Capability, Reach, VolumeHandle, VolumeId};
+use crate::storage::{self, Access, Capability, VolumeHandle, VolumeId};
 
 mod anchor;
 mod at_path;
@@ -53,7 +53,7 @@ impl Node {
             return Ok(None);
         };
         let is_shared = match self.pools.volume(&VolumeHandle::Id(volume)) {
-            Ok(record) => record.reach == Reach::Kernel,
+            Ok(record) => record.is_shared(),
             Err(error) => {
                 contexts.iter().any(|context| context.contains_key(REACH))
                     || self.is_of_another_node(&error)

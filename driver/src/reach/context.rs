@@ -68,7 +68,7 @@ impl PublishContext {
                 ino: number(map, INODE)?,
             },
             fs: one_of(map, FS, filesystem)?,
-            provisioning: one_of(map, PROVISIONING, provisioning)?,
+            provisioning: one_of(map, PROVISIONING, Provisioning::parse)?,
             discard: one_of(map, DISCARD, |word| word.parse().ok())?,
             owner: text(map, OWNER)?.to_owned(),
         }))
@@ -76,10 +76,6 @@ impl PublishContext {
 
     /// The context as a map. It is part of the attachment, which all may read.
     pub fn write(&self) -> BTreeMap<String, String> {
-        let provisioning = match self.provisioning {
-            Provisioning::Thin => "thin",
-            Provisioning::Thick => "thick",
-        };
         let entries = [
             (REACH, REACH_KERNEL.to_owned()),
             (BOOT, self.boot.clone()),
@@ -88,7 +84,7 @@ impl PublishContext {
             (DEVICE, self.image.dev.to_string()),
             (INODE, self.image.ino.to_string()),
             (FS, self.fs.map_or(RAW, FsType::as_str).to_owned()),
-            (PROVISIONING, provisioning.to_owned()),
+            (PROVISIONING, self.provisioning.as_str().to_owned()),
             (DISCARD, self.discard.to_string()),
             (OWNER, self.owner.clone()),
         ];
@@ -141,14 +137,6 @@ fn filesystem(word: &str) -> Option<Option<FsType>> {
         return Some(None);
     }
     FsType::parse(word).map(Some)
-}
-
-fn provisioning(word: &str) -> Option<Provisioning> {
-    match word {
-        "thin" => Some(Provisioning::Thin),
-        "thick" => Some(Provisioning::Thick),
-        _ => None,
-    }
 }
 
 #[cfg(test)]

@@ -33,7 +33,7 @@ pub enum Refusal {
     Mode,
     #[error(
         "node {node} is not among the nodes that share the kernel of this volume's node: list it in \
-         ConfigMap hostloop-kernels of namespace hostloop (kubectl hostloop install --shared)"
+         ConfigMap hostloop-kernels (kubectl hostloop install --shared)"
     )]
     NotListed { node: String },
     #[error(

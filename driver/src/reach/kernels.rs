@@ -6,14 +6,11 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use hostloop_controllers::api::constants::{MAX_SHARING_NODE_NAME, MAX_SHARING_NODES};
 use parking_lot::Mutex;
 
-/// The most nodes that may share a kernel. A volume's affinity has a term for each of them.
-const MAX_NODES: usize = 16;
 /// The longest name of a kernel, as of a label's value.
 const MAX_KERNEL: usize = 63;
-/// The longest name of a node. Both names are part of the name of a marker's file.
-const MAX_NODE: usize = 128;
 
 /// Nodes that share one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,13 +102,13 @@ pub fn parse<'a>(
         let nodes: BTreeSet<String> = content.split_whitespace().map(str::to_owned).collect();
         if let Some(node) = nodes.iter().find(|node| !is_node_name(node)) {
             return Err(format!(
-                "{name}: {node:?} names no node: a name has up to {MAX_NODE} letters, digits, '.', \
-                 '-' and '_'"
+                "{name}: {node:?} names no node: a name has up to {MAX_SHARING_NODE_NAME} letters, \
+                 digits, '.', '-' and '_'"
             ));
         }
-        if nodes.len() > MAX_NODES {
+        if nodes.len() > MAX_SHARING_NODES {
             return Err(format!(
-                "{name} has {} nodes: {MAX_NODES} can share a kernel",
+                "{name} has {} nodes: {MAX_SHARING_NODES} can share a kernel",
                 nodes.len()
             ));
         }
@@ -141,7 +138,7 @@ pub(super) fn is_kernel_name(name: &str) -> bool {
 
 /// True for a name that a node of a kernel can have.
 pub(super) fn is_node_name(name: &str) -> bool {
-    (1..=MAX_NODE).contains(&name.len())
+    (1..=MAX_SHARING_NODE_NAME).contains(&name.len())
         && name
             .bytes()
             .all(|c| c.is_ascii_alphanumeric() || matches!(c, b'.' | b'-' | b'_'))

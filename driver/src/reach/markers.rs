@@ -20,7 +20,8 @@ use uuid::Uuid;
 
 use super::kernels::{is_kernel_name, is_node_name};
 use crate::kernel::{
-    self, Error, FsType, Kernel, LoopInfo, LoopSpec, MkfsSpec, MountSpec, file, topmost_mount,
+    self, Error, FsType, Kernel, LoopInfo, LoopSpec, MkfsSpec, MountSpec, MountTable, file,
+    topmost_mount,
 };
 
 /// First word of the name of each marker's file.
@@ -85,7 +86,8 @@ impl Marker {
     }
 }
 
-fn is_nonce(word: &str) -> bool {
+/// True for the random word of a marker.
+pub(super) fn is_nonce(word: &str) -> bool {
     word.len() == NONCE && word.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 
@@ -108,6 +110,20 @@ pub fn seen<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>, kernel: &str) -> 
     let mut markers = all(loops);
     markers.retain(|marker| marker.kernel == kernel);
     markers
+}
+
+/// This node's own markers, with their minors: those that are mounted here. It has two after its kernel
+/// got another name. The names of markers prove nothing: a process can forge one with the name of this
+/// node and the nonce of another one.
+pub fn own<'l>(
+    loops: impl IntoIterator<Item = &'l LoopInfo>,
+    mounts: &MountTable,
+) -> Vec<(u32, Marker)> {
+    let here = loops
+        .into_iter()
+        .filter(|device| mounts.of_loop(device.minor).next().is_some());
+    here.filter_map(|device| Some((device.minor, of(device)?)))
+        .collect()
 }
 
 /// The marker of this node, made if its mount is not there.

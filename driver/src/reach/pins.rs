@@ -3,16 +3,12 @@
 //! the marker of the node's container. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
 
-use super::markers::Marker;
+use super::markers::{Marker, is_nonce};
 use crate::kernel::LoopInfo;
 
 /// What the label of a pin begins with. The kernel keeps 63 bytes of a label.
 const LABEL: &str = "hostloop-pin-";
-
-/// What sysfs appends to the path of a deleted file.
-const DELETED: &str = " (deleted)";
 
 /// The label of the pins of the container with this marker.
 pub fn label(nonce: &str) -> String {
@@ -37,8 +33,9 @@ pub fn of<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> Vec<Pin> {
 
 fn pin(device: &LoopInfo) -> Option<Pin> {
     let nonce = device.label.strip_prefix(LABEL)?;
-    let is_nonce = nonce.len() == 32 && nonce.bytes().all(|b| b.is_ascii_hexdigit());
-    (is_nonce && device.read_only).then_some(())?;
+    if !device.read_only || !is_nonce(nonce) {
+        return None;
+    }
     Some(Pin {
         minor: device.minor,
         over: device.below()?,
@@ -46,20 +43,18 @@ fn pin(device: &LoopInfo) -> Option<Pin> {
     })
 }
 
-/// A device over another loop device that the kernel does not describe at present: it may be a pin.
-/// While there is one, no device is known to be without pins.
-pub fn undecided<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> Option<&'l LoopInfo> {
-    loops
-        .into_iter()
-        .find(|device| device.backing.is_none() && is_loop_node(&device.backing_path))
+/// The minors of the devices with a pin, whether its container runs or not.
+pub fn pinned<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> BTreeSet<u32> {
+    of(loops).into_iter().map(|pin| pin.over).collect()
 }
 
-/// True for the node of a loop device. In another mount namespace it may have any directory.
-fn is_loop_node(path: &str) -> bool {
-    let path = path.strip_suffix(DELETED).unwrap_or(path);
-    let name = Path::new(path).file_name().and_then(|name| name.to_str());
-    let number = name.and_then(|name| name.strip_prefix("loop"));
-    number.is_some_and(|number| number.parse::<u32>().is_ok())
+/// The minor of the loop device under one that the kernel does not describe at present: it may be a
+/// pin. While there is one over a device, that is not known to be without pins.
+pub fn undecided(device: &LoopInfo) -> Option<u32> {
+    // In another mount namespace, the node of a device may have any directory.
+    let node = device.file_path().file_name()?.to_str()?;
+    let over = node.strip_prefix("loop")?.parse().ok()?;
+    device.backing.is_none().then_some(over)
 }
 
 /// The nodes with a pin that lives, by the device that it pins: the container of its marker runs.
@@ -85,50 +80,32 @@ pub fn dead(pins: &[Pin], markers: &[Marker]) -> Vec<Pin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{FileId, LOOP_MAJOR};
-
-    fn nonce(digit: char) -> String {
-        digit.to_string().repeat(32)
-    }
-
-    fn marker(node: &str, digit: char) -> Marker {
-        Marker {
-            kernel: "kernel".to_owned(),
-            node: node.to_owned(),
-            nonce: nonce(digit),
-        }
-    }
-
-    /// A read-only device over loop device `over`, with this label.
-    fn over(minor: u32, over: u32, label: &str) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId { dev: 5, ino: 1 }),
-            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
-            backing_path: format!("/dev/loop{over}"),
-            label: label.to_owned(),
-            read_only: true,
-            ..LoopInfo::default()
-        }
-    }
+    use crate::kernel::FileId;
+    use crate::reach::testing::{marker, pin_device};
 
     #[test]
     fn a_pin_is_a_read_only_device_over_a_loop_device() {
-        let good = label(&nonce('a'));
+        let marker = marker("n1", 'a');
+        let good = label(&marker.nonce);
         assert!(good.len() <= 63, "{good}");
-        let own = over(9, 7, &good);
+        let own = pin_device(9, 7, &marker);
         let expected = Pin {
             minor: 9,
             over: 7,
-            nonce: nonce('a'),
+            nonce: marker.nonce,
         };
         assert_eq!(of(std::slice::from_ref(&own)), [expected]);
+        let labelled = |label: String| LoopInfo {
+            label,
+            ..own.clone()
+        };
         let no_pins = [
-            over(9, 7, ""),
-            over(9, 7, "vol-1 ro"),
-            over(9, 7, &label("")),
-            over(9, 7, &label(&nonce('x'))),
-            over(9, 7, &format!("{good}a")),
+            labelled(String::new()),
+            labelled("vol-1 ro".to_owned()),
+            labelled(label("")),
+            labelled(label(&"x".repeat(32))),
+            labelled(label(&"A".repeat(32))),
+            labelled(format!("{good}a")),
             LoopInfo {
                 read_only: false,
                 ..own.clone()
@@ -139,7 +116,7 @@ mod tests {
             },
             LoopInfo {
                 backing_rdev: rustix::fs::makedev(8, 7),
-                ..own
+                ..own.clone()
             },
         ];
         for device in no_pins {
@@ -149,13 +126,15 @@ mod tests {
 
     #[test]
     fn a_pin_lives_as_long_as_its_marker() {
-        let pins = of(&[
-            over(10, 7, &label(&nonce('a'))),
-            over(11, 7, &label(&nonce('b'))),
-            over(12, 8, &label(&nonce('a'))),
-            over(13, 9, &label(&nonce('c'))),
-        ]);
         let both = [marker("n1", 'a'), marker("n2", 'b')];
+        let devices = [
+            pin_device(10, 7, &both[0]),
+            pin_device(11, 7, &both[1]),
+            pin_device(12, 8, &both[0]),
+            pin_device(13, 9, &marker("n3", 'c')),
+        ];
+        let pins = of(&devices);
+        assert_eq!(pinned(&devices), BTreeSet::from([7, 8, 9]));
         let expected = BTreeMap::from([
             (7, BTreeSet::from(["n1", "n2"])),
             (8, BTreeSet::from(["n1"])),
@@ -172,15 +151,15 @@ mod tests {
     #[test]
     fn a_silent_device_over_a_loop_device_may_be_a_pin() {
         let table = [
-            ("/dev/loop7", true),
-            ("/loop7", true),
-            ("/run/dev/loop7 (deleted)", true),
-            ("/pool/volumes/vol-1/image", false),
-            ("/dev/loop", false),
-            ("/dev/loop7p1", false),
-            ("", false),
+            ("/dev/loop7", Some(7)),
+            ("/loop7", Some(7)),
+            ("/run/dev/loop7 (deleted)", Some(7)),
+            ("/pool/volumes/vol-1/image", None),
+            ("/dev/loop", None),
+            ("/dev/loop7p1", None),
+            ("", None),
         ];
-        for (path, may_be) in table {
+        for (path, over) in table {
             let device = LoopInfo {
                 backing_path: path.to_owned(),
                 ..LoopInfo::default()
@@ -189,8 +168,8 @@ mod tests {
                 backing: Some(FileId { dev: 5, ino: 1 }),
                 ..device.clone()
             };
-            assert_eq!(undecided(&[device]).is_some(), may_be, "{path}");
-            assert_eq!(undecided(&[known]), None, "{path}");
+            assert_eq!(undecided(&device), over, "{path}");
+            assert_eq!(undecided(&known), None, "{path}");
         }
     }
 }

@@ -187,6 +187,18 @@ pub struct VolumeUser {
     pub pins: bool,
 }
 
+impl VolumeUser {
+    /// The node. If the volume is attached to it and not in use there, or the reverse, with a remark.
+    pub fn words(&self) -> String {
+        let node = &self.node;
+        match (self.published, self.pins) {
+            (true, true) => node.clone(),
+            (true, false) => format!("{node}(attached)"),
+            (false, _) => format!("{node}(held)"),
+        }
+    }
+}
+
 /// A fault of a volume, from before its first effect until nothing asks for it any more.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeFault {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use hostloop_api_objects::constants::is_name;
+use hostloop_api_objects::constants::{MAX_SHARING_NODE_NAME, MAX_SHARING_NODES, is_name};
 use k8s_openapi::api::core::v1::{Node, PersistentVolume};
 use kube::ResourceExt;
 
@@ -17,9 +17,6 @@ use crate::volume_objects::{handle, is_shared};
 
 /// The name of the first kernel.
 const KERNEL: &str = "kernel";
-
-/// The most nodes that the driver lets share a kernel.
-const MAX_NODES: usize = 16;
 
 /// The label of a node's operating system, and the driver's.
 const OS: (&str, &str) = ("kubernetes.io/os", "linux");
@@ -56,9 +53,16 @@ pub enum SharedError {
     /// A volume has a term for each of them.
     #[error(
         "--shared: {found} nodes, and at most {most} can share a kernel: name those that do",
-        most = MAX_NODES
+        most = MAX_SHARING_NODES
     )]
     TooMany { found: usize },
+    /// With such a name in the list, no node would share anything.
+    #[error(
+        "--shared: the name of node {node} has more than {most} characters, so it can't share a kernel: \
+         name those that do",
+        most = MAX_SHARING_NODE_NAME
+    )]
+    LongName { node: String },
     /// New nodes might have any of these kernels.
     #[error(
         "ConfigMap hostloop-kernels has several kernels, and none of them names {node}: add it to its \
@@ -106,6 +110,9 @@ fn node_names(nodes: &[Node]) -> BTreeSet<String> {
 
 /// The kernels with these nodes, too. Those that no kernel names join the only one.
 fn with_nodes(mut kernels: Kernels, found: BTreeSet<String>) -> Result<Kernels, SharedError> {
+    if let Some(node) = found.iter().find(|node| node.len() > MAX_SHARING_NODE_NAME) {
+        return Err(SharedError::LongName { node: node.clone() });
+    }
     let known: BTreeSet<String> = kernels.values().flat_map(|nodes| words(nodes)).collect();
     let new = found.iter().find(|node| !known.contains(*node)).cloned();
     if let Some(node) = new {
@@ -118,7 +125,7 @@ fn with_nodes(mut kernels: Kernels, found: BTreeSet<String>) -> Result<Kernels, 
         kernels.insert(name, Vec::from_iter(all).join(" "));
     }
     match kernels.values().map(|nodes| words(nodes).count()).max() {
-        Some(found) if found > MAX_NODES => Err(SharedError::TooMany { found }),
+        Some(found) if found > MAX_SHARING_NODES => Err(SharedError::TooMany { found }),
         _ => Ok(kernels),
     }
 }
@@ -211,6 +218,14 @@ mod tests {
             .map(|names| SharedNodes(names.into_iter().map(str::to_owned).collect()))
             .map_err(str::to_owned);
         assert_eq!(nodes(word), expected);
+    }
+
+    #[test]
+    fn a_node_with_a_long_name_is_refused() {
+        let [longest, longer] = [128, 129].map(|length| "n".repeat(length));
+        let of = |node: &String| with_nodes(Kernels::new(), BTreeSet::from([node.clone()]));
+        assert!(of(&longest).is_ok());
+        assert_eq!(of(&longer), Err(SharedError::LongName { node: longer }));
     }
 
     #[test]

@@ -120,17 +120,9 @@ impl VolumeRow {
         }
     }
 
-    /// The nodes that use a volume that several can use. It is attached to those without a remark, and
-    /// mounted or bound there.
+    /// The nodes that use a volume that several can use.
     pub(crate) fn user_words(&self) -> String {
-        let users = self.users.iter().map(|user| {
-            let node = &user.node;
-            match (user.published, user.pins) {
-                (true, true) => node.clone(),
-                (true, false) => format!("{node}(attached)"),
-                (false, _) => format!("{node}(held)"),
-            }
-        });
+        let users = self.users.iter().map(VolumeUser::words);
         users.collect::<Vec<_>>().join(",")
     }
 

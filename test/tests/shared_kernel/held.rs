@@ -68,8 +68,7 @@ pub(crate) async fn a_node_that_has_a_volume_keeps_it(site: &Site) {
     site.run("fourth", user, &files, &devices);
     assert_eq!(site.sh("fourth", "cat /kept/file"), "second\n");
     site.stop("fourth");
-    let delete = ["delete", "pvc", "-n", NAMESPACE, "kept", "raw"];
-    site.cluster.kubectl(&delete);
+    site.delete_claims(&["kept", "raw"]);
 }
 
 /// The file behind a loop device, as the kernel names it.

@@ -60,8 +60,7 @@ pub(crate) async fn a_writer_moves(site: &Site, times: u32) {
         "writer",
         "--timeout=300s",
     ]);
-    site.cluster
-        .kubectl(&["delete", "pvc", "-n", NAMESPACE, "log", "--timeout=300s"]);
+    site.delete_claims(&["log"]);
     println!(
         "{times} moves of a writer, and no number lost; the driver took {moved:.1} ms for each start"
     );
@@ -75,26 +74,17 @@ pub(crate) fn restarts_in_place(site: &Site, times: u32) {
         site.stop("still");
     }
     let restarted = driver_ms(site, "still") / f64::from(times);
-    site.cluster
-        .kubectl(&["delete", "pvc", "-n", NAMESPACE, "still", "--timeout=300s"]);
+    site.delete_claims(&["still"]);
     println!("{times} starts in place: the driver took {restarted:.1} ms for each");
 }
 
 /// What the driver took for attaching, staging and publishing a claim's volume, by its logs, without what
 /// Kubernetes waits for.
 fn driver_ms(site: &Site, claim: &str) -> f64 {
-    let volume = site.volume(claim);
-    let handle = site.cluster.kubectl(&[
-        "get",
-        "pv",
-        &volume,
-        "-o",
-        "jsonpath={.spec.csi.volumeHandle}",
-    ]);
-    let logs = ["-l", "app.kubernetes.io/name=hostloop", "--tail=-1"];
+    let handle = site.cluster.handle(NAMESPACE, claim);
     let logs = site
         .cluster
-        .kubectl(&[&["logs", "-n", "hostloop"][..], &logs].concat());
+        .logs("hostloop", "-l=app.kubernetes.io/name=hostloop");
     let field = |line: &str, name: &str| {
         let (_, value) = line.split_once(&format!(" {name}="))?;
         Some(value.split(' ').next()?.trim_matches('"').to_owned())

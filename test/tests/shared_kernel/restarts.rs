@@ -26,8 +26,7 @@ fn start(site: &Site) {
 fn stop(site: &Site) {
     site.stop("writer");
     site.stop("reader");
-    site.cluster
-        .kubectl(&["delete", "pvc", "-n", NAMESPACE, "going"]);
+    site.delete_claims(&["going"]);
 }
 
 fn length(site: &Site) -> u64 {
@@ -74,15 +73,7 @@ pub(crate) async fn users_go_on_without_the_owner(site: &Site) {
 pub(crate) async fn volumes_return_after_all_nodes_have_ended(site: &Site) {
     start(site);
     site.sh("writer", "echo kept > /going/file && sync");
-    let volume = site.volume("going");
-    let handle = [
-        "get",
-        "pv",
-        &volume,
-        "-o",
-        "jsonpath={.spec.csi.volumeHandle}",
-    ];
-    let handle = site.cluster.kubectl(&handle);
+    let handle = site.cluster.handle(NAMESPACE, "going");
     let before = site.context("going", "diskseq");
     for node in 1..=NODES {
         site.cluster.kill(&format!("node-{node}"));

@@ -75,6 +75,12 @@ impl Site {
         self.cluster.apply(&claim.to_string());
     }
 
+    /// Deletes claims that no pod uses any more, and waits until they are gone.
+    pub(crate) fn delete_claims(&self, claims: &[&str]) {
+        let delete = ["delete", "pvc", "-n", NAMESPACE, "--timeout=300s"];
+        self.cluster.kubectl(&[&delete[..], claims].concat());
+    }
+
     /// A pod on this node, with the claims `files` at `/NAME` and the claims `devices` as `/dev/NAME`.
     pub(crate) fn pod(&self, name: &str, node: u32, files: &[&str], devices: &[&str]) {
         let node = json!({"nodeSelector": {"kubernetes.io/hostname": self.cluster.node(node)}});

@@ -27,8 +27,7 @@ fn stop(site: &Site) {
     for (pod, _) in PODS {
         site.stop(pod);
     }
-    let delete = ["delete", "pvc", "-n", NAMESPACE, "files", "disk"];
-    site.cluster.kubectl(&delete);
+    site.delete_claims(&["files", "disk"]);
 }
 
 /// What one node writes, the others read: files, locks and blocks. The client shows all nodes.
@@ -137,8 +136,7 @@ pub(crate) async fn copies_are_used_on_any_node(site: &Site) {
     }
     let delete = ["delete", "-n", NAMESPACE, "volumesnapshot/files"];
     site.cluster.kubectl(&delete);
-    site.cluster
-        .kubectl(&["delete", "pvc", "-n", NAMESPACE, "restored", "cloned"]);
+    site.delete_claims(&["restored", "cloned"]);
     stop(site);
 }
 

@@ -191,11 +191,7 @@ pub(crate) fn content_of(site: &Site, snapshot: &str) -> String {
 
 /// A device node of this test for the volume of a claim. The machine's /dev may lack it.
 fn device_of(site: &Site, claim: &str) -> PathBuf {
-    let cluster = &site.cluster;
-    let volume = "jsonpath={.spec.volumeName}";
-    let volume = cluster.kubectl(&["get", "pvc", claim, "-o", volume]);
-    let handle = "jsonpath={.spec.csi.volumeHandle}";
-    let handle = cluster.kubectl(&["get", "pv", &volume, "-o", handle]);
+    let handle = site.cluster.handle("default", claim);
     let attached = loop_devices::all();
     let found = attached
         .iter()

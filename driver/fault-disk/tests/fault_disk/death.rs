@@ -79,7 +79,9 @@ fn a_server_that_dies_is_a_power_cut(
     let (mut process, mut client) = Process::start(&dir.path().join("faults.sock"));
     let name = name();
     let settings = Settings::default();
-    let backing = client.serve(&name, &rig.image(), CACHE, &settings).unwrap();
+    let backing = client
+        .serve("", &name, &rig.image(), CACHE, &settings)
+        .unwrap();
     let device = rig.attach(&backing);
     drop(backing);
     rig.mkfs(&device, fs);
@@ -113,7 +115,9 @@ fn a_server_has_its_memory_from_the_start() {
     let before = process.status("VmRSS");
     let name = name();
     let settings = Settings::default();
-    let backing = client.serve(&name, &rig.image(), CACHE, &settings).unwrap();
+    let backing = client
+        .serve("", &name, &rig.image(), CACHE, &settings)
+        .unwrap();
     let device = rig.attach(&backing);
     drop(backing);
     let with_a_disk = process.status("VmRSS");

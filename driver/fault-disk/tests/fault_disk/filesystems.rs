@@ -201,13 +201,13 @@ fn a_name_is_in_use_until_its_disk_has_ended() {
     let server = hostloop_fault_disk::server::Server::new(1 << 30);
     let name = name();
     let file = server
-        .serve(&name, rig.image(), 0, Settings::default())
+        .serve(String::new(), &name, rig.image(), 0, Settings::default())
         .unwrap();
-    let again = server.serve(&name, rig.image(), 0, Settings::default());
+    let again = server.serve(String::new(), &name, rig.image(), 0, Settings::default());
     assert!(again.unwrap_err().to_string().contains("exists"));
     drop(file);
     server.end(&name).unwrap();
-    let file = server.serve(&name, rig.image(), 0, Settings::default());
+    let file = server.serve(String::new(), &name, rig.image(), 0, Settings::default());
     drop(file.unwrap());
     server.end(&name).unwrap();
     server.end(&name).unwrap();

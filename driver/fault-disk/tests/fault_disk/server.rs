@@ -44,16 +44,16 @@ fn a_client_has_the_disks_of_its_server() {
     let (first, second) = (name(), name());
 
     let file = client
-        .serve(&first, &one.image(), CACHE, &Settings::default())
+        .serve("", &first, &one.image(), CACHE, &Settings::default())
         .unwrap();
     let first_device = one.attach(&file);
     drop(file);
     let file = client
-        .serve(&second, &two.image(), CACHE, &Settings::default())
+        .serve("", &second, &two.image(), CACHE, &Settings::default())
         .unwrap();
     let second_device = two.attach(&file);
     drop(file);
-    let refused = client.serve("third", &one.image(), 0, &Settings::default());
+    let refused = client.serve("", "third", &one.image(), 0, &Settings::default());
     assert!(refused.unwrap_err().to_string().contains("locked memory"));
 
     let settings = Settings {
@@ -121,7 +121,7 @@ fn disks_are_held_for_a_client_that_lives() {
     let mut client = connect(&Server::new(1 << 30), &path);
     let (first, second) = (name(), name());
     let serve = |client: &mut Client, name: &str, rig: &Rig| {
-        let file = client.serve(name, &rig.image(), CACHE, &Settings::default());
+        let file = client.serve("", name, &rig.image(), CACHE, &Settings::default());
         rig.attach(&file.unwrap())
     };
     let first_device = serve(&mut client, &first, &one);
@@ -187,7 +187,7 @@ fn a_namespace_has_half_of_the_memory() {
     let mut client = connect(&Server::new(memory), &path);
     let mut serve = |namespace: &str| {
         let image = rig.image();
-        client.serve_in(namespace, &name(), &image, 0, &Settings::default())
+        client.serve(namespace, &name(), &image, 0, &Settings::default())
     };
     let _first = serve("a").unwrap();
     let second = serve("a").unwrap();
@@ -212,16 +212,16 @@ fn a_mistake_ends_no_connection() {
     let refused = client.set("vol-none", &Settings::default()).unwrap_err();
     assert!(matches!(refused, Error::NotFound(_)), "{refused}");
     let refused = client
-        .serve("a/b", &rig.image(), 0, &Settings::default())
+        .serve("", "a/b", &rig.image(), 0, &Settings::default())
         .unwrap_err();
     assert!(refused.to_string().contains("name"), "{refused}");
     let refused = client
-        .serve("vol", &rig.image(), 1000, &Settings::default())
+        .serve("", "vol", &rig.image(), 1000, &Settings::default())
         .unwrap_err();
     assert!(refused.to_string().contains("write cache"), "{refused}");
     let read_only = std::fs::File::open(rig.image_path()).unwrap();
     let refused = client
-        .serve("vol", &read_only, 0, &Settings::default())
+        .serve("", "vol", &read_only, 0, &Settings::default())
         .unwrap_err();
     assert!(
         refused.to_string().contains("reading and writing"),

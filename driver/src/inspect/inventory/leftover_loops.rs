@@ -18,11 +18,11 @@ pub fn leftover_loops<'a>(
     own: &BTreeSet<PoolId>,
 ) -> Vec<LeftoverLoop> {
     let loops: Vec<&LoopInfo> = loops.into_iter().collect();
-    let pins = pins::of(loops.iter().copied());
     // A node that shares the kernel may use a raw block volume without a claim.
+    let pinned = pins::pinned(loops.iter().copied());
     let unpinned = loops
         .into_iter()
-        .filter(|device| pins.iter().all(|pin| pin.over != device.minor));
+        .filter(|device| !pinned.contains(&device.minor));
     let unknown = unpinned.filter(|device| is_unknown(device, own));
     let leftover = unknown.filter_map(|device| {
         let path = loop_path(device.minor);

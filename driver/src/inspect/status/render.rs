@@ -1,11 +1,15 @@
 //! Formats a report as tables for a terminal.
 
-use hostloop_report::status::{GroupReport, Report, SnapshotReport, VolumeFault, VolumeReport};
+use hostloop_report::status::{
+    GroupReport, Report, SnapshotReport, VolumeFault, VolumeReport, VolumeUser,
+};
 use hostloop_terminal::color::{BAD, paint, severity};
 use hostloop_terminal::columns::{self, LOOP, MOUNT, io, or_dash, size};
 use hostloop_terminal::humanize::{age, bytes, count};
 use hostloop_terminal::page::{Cell, Page};
 use hostloop_terminal::table::{long, numbers, words};
+
+use crate::storage::Reach;
 
 /// Formats the report as lines. `width` is the terminal's, if there is one. Ages are relative to
 /// `now_ns`.
@@ -75,16 +79,13 @@ fn taken(s: &SnapshotReport) -> String {
     }
 }
 
-/// The nodes that use a volume, or to which it is published.
+/// The nodes to which a volume is published. Of one that several can use, those that use it.
 fn nodes(v: &VolumeReport) -> String {
-    let nodes = v.users.iter().map(|user| {
-        if user.published {
-            user.node.clone()
-        } else {
-            format!("{} (unpublished)", user.node)
-        }
-    });
-    nodes.collect::<Vec<_>>().join(",")
+    if v.reach.as_deref() != Some(Reach::Kernel.as_str()) {
+        return v.published_nodes.join(",");
+    }
+    let users = v.users.iter().map(VolumeUser::words);
+    users.collect::<Vec<_>>().join(",")
 }
 
 /// Describes the use of a volume in a word or two.
@@ -128,7 +129,6 @@ fn orphans(report: &Report, page: &mut Page) {
 #[cfg(test)]
 mod tests {
     use hostloop_report::reported_problem::{ProblemKind, Repair, ReportedProblem, Severity};
-    use hostloop_report::status::VolumeUser;
     use hostloop_terminal::terminal::plain;
     use serde_json::Value;
 
@@ -197,9 +197,13 @@ mod tests {
             pins,
         });
         volume.users = users.into();
-        assert_eq!(nodes(volume), "n1,n2,n3 (unpublished)");
+        volume.reach = Some("kernel".into());
+        assert_eq!(nodes(volume), "n1,n2(attached),n3(held)");
         volume.users.clear();
         assert_eq!(nodes(volume), "");
+        volume.reach = Some("node".into());
+        volume.published_nodes = vec!["n1".to_owned()];
+        assert_eq!(nodes(volume), "n1");
     }
 
     #[test]

@@ -14,8 +14,7 @@ use crate::inspect::inventory::{
 };
 use crate::kernel::{MountEntry, loop_path};
 use crate::storage::{
-    Access, Format, FreezeIntent, GroupRecord, PoolKind, Provisioning, SnapshotRecord, Source,
-    VolumeRecord,
+    Access, Format, FreezeIntent, GroupRecord, PoolKind, SnapshotRecord, Source, VolumeRecord,
 };
 
 /// The report of a survey, without the kernel that the node shares.
@@ -131,7 +130,7 @@ fn volume(
         size_bytes: v.capacity_bytes,
         allocated_bytes: image.map(|i| i.allocated),
         written_ns: image.map(|i| i.written_ns),
-        provisioning: provisioning(v.settings.provisioning).into(),
+        provisioning: v.settings.provisioning.as_str().into(),
         format: format(v.format),
         source: v.source.as_deref().map(|source| match source {
             Source::Snapshot(id) => id.to_string(),
@@ -174,14 +173,6 @@ fn fault(v: &VolumeRecord, state: &VolumeState, has_shut_down: bool) -> Option<V
         since_ns: fault.since_ns,
         state: word.into(),
     })
-}
-
-/// The name of a kind of allocation in the output.
-fn provisioning(provisioning: Provisioning) -> &'static str {
-    match provisioning {
-        Provisioning::Thin => "thin",
-        Provisioning::Thick => "thick",
-    }
 }
 
 fn format(format: Format) -> String {

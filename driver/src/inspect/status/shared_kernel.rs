@@ -17,8 +17,8 @@ pub(super) struct SharedUse {
     pins: Vec<Pin>,
     /// The nodes with a pin that lives, by the device that it pins.
     live: BTreeMap<u32, BTreeSet<String>>,
-    /// The marker of this node.
-    own: Option<Marker>,
+    /// The markers of this node.
+    own: Vec<(u32, Marker)>,
 }
 
 impl SharedUse {
@@ -30,7 +30,7 @@ impl SharedUse {
         SharedUse {
             live: live.collect(),
             pins,
-            own: own_marker(survey).map(|(_, marker)| marker),
+            own: markers::own(survey.kernel.loops.iter(), &survey.kernel.mounts),
         }
     }
 
@@ -79,9 +79,8 @@ impl SharedUse {
 
     /// True if this node pins the device.
     fn pins(&self, minor: u32) -> bool {
-        let own = self.own.as_ref();
         let mut over = self.pins.iter().filter(|pin| pin.over == minor);
-        over.any(|pin| own.is_some_and(|own| own.nonce == pin.nonce))
+        over.any(|pin| self.own.iter().any(|(_, own)| own.nonce == pin.nonce))
     }
 }
 
@@ -91,7 +90,8 @@ pub(super) fn kernel_of(
     kernels: &Kernels,
     kernel: &dyn Kernel,
 ) -> Option<KernelReport> {
-    let (minor, own) = own_marker(survey)?;
+    let own = markers::own(survey.kernel.loops.iter(), &survey.kernel.mounts);
+    let (minor, own) = own.into_iter().next()?;
     let listed = kernels.of(&own.node);
     let name = listed
         .as_ref()
@@ -106,72 +106,27 @@ pub(super) fn kernel_of(
     })
 }
 
-/// The marker of this node, and its device. Those of others are mounted in their own containers.
-fn own_marker(survey: &Survey) -> Option<(u32, Marker)> {
-    survey.kernel.loops.iter().find_map(|device| {
-        let marker = markers::of(device)?;
-        survey.kernel.mounts.of_loop(device.minor).next()?;
-        Some((device.minor, marker))
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use hostloop_fake_kernel::Model;
 
     use super::*;
     use crate::diagnose::KernelState;
-    use crate::kernel::{FileId, LOOP_MAJOR, LoopInfo, MountTable};
+    use crate::kernel::MountTable;
+    use crate::reach::testing::{device, marker, marker_device, pin_device};
     use crate::storage::Publication;
     use crate::testkit::{mounted, record_of};
-
-    fn marker(node: &str, digit: char) -> Marker {
-        Marker {
-            kernel: "machine".to_owned(),
-            node: node.to_owned(),
-            nonce: digit.to_string().repeat(32),
-        }
-    }
-
-    fn device(minor: u32, backing_path: String) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId {
-                dev: 1,
-                ino: u64::from(minor),
-            }),
-            backing_path,
-            ..LoopInfo::default()
-        }
-    }
-
-    fn of_marker(minor: u32, marker: &Marker) -> LoopInfo {
-        LoopInfo {
-            read_only: true,
-            autoclear: true,
-            ..device(minor, format!("/state/kernel/{}", marker.file_name()))
-        }
-    }
-
-    fn pin(minor: u32, over: u32, marker: &Marker) -> LoopInfo {
-        LoopInfo {
-            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
-            label: pins::label(&marker.nonce),
-            read_only: true,
-            ..device(minor, format!("/dev/loop{over}"))
-        }
-    }
 
     /// Node n2, which uses volume `id` of n1. The container of n3 is gone.
     fn survey(id: VolumeId) -> Survey {
         let [n1, n2, n3] = [('1', "n1"), ('2', "n2"), ('3', "n3")].map(|(d, n)| marker(n, d));
         let loops = vec![
-            of_marker(1, &n1),
-            of_marker(2, &n2),
+            marker_device(1, &n1),
+            marker_device(2, &n2),
             device(7, format!("/pool/volumes/{id}/image")),
-            pin(8, 7, &n1),
-            pin(9, 7, &n2),
-            pin(10, 7, &n3),
+            pin_device(8, 7, &n1),
+            pin_device(9, 7, &n2),
+            pin_device(10, 7, &n3),
         ];
         let mounts = "\
 30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
@@ -228,12 +183,12 @@ mod tests {
     #[test]
     fn the_kernel_is_reported_with_the_nodes_that_prove_it() {
         let kernels = tempfile::tempdir().unwrap();
-        std::fs::write(kernels.path().join("machine"), "n1 n2 n5").unwrap();
+        std::fs::write(kernels.path().join("kernel"), "n1 n2 n5").unwrap();
         let kernels = Kernels::at(Some(kernels.path().to_owned()));
         let mut survey = survey(VolumeId::generate(PoolId::generate()));
         let model = Model::new();
         let report = kernel_of(&survey, &kernels, &model).unwrap();
-        assert_eq!(report.name, "machine");
+        assert_eq!(report.name, "kernel");
         assert_eq!(report.listed, ["n1", "n2", "n5"]);
         assert_eq!(report.seen, ["n1", "n2"]);
         assert!(!report.shows_diskseq, "the model has no such device");

@@ -51,8 +51,10 @@ impl Anchors for Node {
         if node == own {
             self.own_marker()?;
         }
-        let devices = Devices::look(self.pools.kernel())?;
-        Ok(devices.is_here(node, &kernel.name))
+        let name = &kernel.name;
+        Ok(Devices::is_there(self.pools.kernel(), |all| {
+            all.marker_of(node, name)
+        })?)
     }
 
     fn release(&self, record: &VolumeRecord) -> Result<()> {

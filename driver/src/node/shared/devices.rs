@@ -28,6 +28,19 @@ impl Devices {
         KernelState::known(kernel, LoopScope::All).map(Devices::of)
     }
 
+    /// True if there is a device that `find` selects. It is looked for among all only if what is known
+    /// does not have it: reading all devices takes longer than the rest of a call.
+    pub(super) fn is_there(
+        kernel: &dyn Kernel,
+        find: impl Fn(&Devices) -> Option<&LoopInfo>,
+    ) -> kernel::Result<bool> {
+        let known = Devices::known(kernel)?;
+        if find(&known).is_some_and(|device| kernel.confirm_loops(&[device])) {
+            return Ok(true);
+        }
+        Ok(find(&Devices::look(kernel)?).is_some())
+    }
+
     fn of(state: KernelState) -> Devices {
         Devices {
             markers: markers::all(state.loops.iter()),
@@ -44,10 +57,8 @@ impl Devices {
     /// UNAVAILABLE while the kernel can't describe a device that may be a pin on one of these.
     pub(super) fn refuse_undecided(&self, minors: &BTreeSet<u32>) -> Result<()> {
         let mut silent = self.state.loops.silent();
-        let undecided = silent.find(|device| {
-            let over = over_node(&device.backing_path);
-            over.is_some_and(|over| minors.contains(&over)) && pins::undecided([*device]).is_some()
-        });
+        let undecided = silent
+            .find(|device| pins::undecided(device).is_some_and(|over| minors.contains(&over)));
         match undecided {
             None => Ok(()),
             Some(device) => Err(Error::NotYet(format!(
@@ -87,33 +98,28 @@ impl Devices {
         pins::dead(&self.pins, &self.markers)
     }
 
-    /// True if a node shares the kernel of this name.
-    pub(super) fn is_here(&self, node: &str, kernel: &str) -> bool {
-        let seen = markers::seen(self.state.loops.iter(), kernel);
-        seen.iter().any(|marker| marker.node == node)
-    }
-
-    /// True if there is a pin of this marker over a device. One that detaches when it is closed is
-    /// given up already.
-    pub(super) fn has_pin(&self, marker: &Marker, over: u32) -> bool {
-        let mut pins = self.pins.iter();
-        pins.any(|pin| {
-            let device = self.device(pin.minor);
-            pin.over == over
-                && pin.nonce == marker.nonce
-                && device.is_some_and(|device| !device.autoclear)
+    /// The marker of a node that shares the kernel of this name.
+    pub(super) fn marker_of(&self, node: &str, kernel: &str) -> Option<&LoopInfo> {
+        let mut devices = self.state.loops.iter();
+        devices.find(|device| {
+            let marker = markers::of(device);
+            marker.is_some_and(|marker| marker.node == node && marker.kernel == kernel)
         })
     }
 
-    /// This node's pins over a device. Its markers are those that are mounted here, of which it has two
-    /// after its kernel got another name. The names of markers prove nothing: a process can forge one
-    /// with the name of this node and the nonce of another one, whose pins would then be given back.
-    pub(super) fn own_pins(&self, over: u32) -> Vec<&LoopInfo> {
-        let mounts = &self.state.mounts;
-        let loops = self.state.loops.iter();
-        let markers = markers::all(loops.filter(|l| mounts.of_loop(l.minor).next().is_some()));
+    /// A pin of this marker over a device. One that detaches when it is closed is given up already.
+    pub(super) fn pin_by(&self, marker: &Marker, over: u32) -> Option<&LoopInfo> {
         let pins = self.pins.iter().filter(|pin| pin.over == over);
-        pins.filter(|pin| markers.iter().any(|marker| marker.nonce == pin.nonce))
+        pins.filter(|pin| pin.nonce == marker.nonce)
+            .filter_map(|pin| self.device(pin.minor))
+            .find(|device| !device.autoclear)
+    }
+
+    /// This node's pins over a device. By a forged marker, those of another node would be given back.
+    pub(super) fn own_pins(&self, over: u32) -> Vec<&LoopInfo> {
+        let own = markers::own(self.state.loops.iter(), &self.state.mounts);
+        let pins = self.pins.iter().filter(|pin| pin.over == over);
+        pins.filter(|pin| own.iter().any(|(_, marker)| marker.nonce == pin.nonce))
             .filter_map(|pin| self.device(pin.minor))
             .collect()
     }
@@ -128,51 +134,11 @@ impl Devices {
     }
 }
 
-/// The minor of the loop device with this node. In another mount namespace the node may have any
-/// directory, and it may be deleted.
-fn over_node(path: &str) -> Option<u32> {
-    let path = path.strip_suffix(" (deleted)").unwrap_or(path);
-    let name = Path::new(path).file_name()?.to_str()?;
-    name.strip_prefix("loop")?.parse().ok()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::{FileId, LOOP_MAJOR, MountTable};
-
-    fn nonce(digit: char) -> String {
-        digit.to_string().repeat(32)
-    }
-
-    fn marker(minor: u32, node: &str, digit: char) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId {
-                dev: 1,
-                ino: minor.into(),
-            }),
-            backing_path: format!("/state/kernel/marker,kernel,{node},{}", nonce(digit)),
-            read_only: true,
-            autoclear: true,
-            ..LoopInfo::default()
-        }
-    }
-
-    fn pin(minor: u32, over: u32, digit: char) -> LoopInfo {
-        LoopInfo {
-            minor,
-            backing: Some(FileId {
-                dev: 5,
-                ino: over.into(),
-            }),
-            backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
-            backing_path: format!("/dev/loop{over}"),
-            label: pins::label(&nonce(digit)),
-            read_only: true,
-            ..LoopInfo::default()
-        }
-    }
+    use crate::kernel::MountTable;
+    use crate::reach::testing::{marker, marker_device, pin_device};
 
     fn devices(loops: Vec<LoopInfo>, mounts: &str) -> Devices {
         Devices::of(KernelState {
@@ -183,21 +149,22 @@ mod tests {
 
     #[test]
     fn a_node_holds_what_its_containers_have_pinned() {
+        let (u, renewed, w) = (marker("u", 'a'), marker("u", 'b'), marker("w", 'c'));
         let given_up = LoopInfo {
             autoclear: true,
-            ..pin(14, 9, 'a')
+            ..pin_device(14, 9, &u)
         };
         let all = devices(
             vec![
-                marker(1, "u", 'a'),
-                marker(2, "u", 'b'),
-                marker(3, "w", 'c'),
+                marker_device(1, &u),
+                marker_device(2, &renewed),
+                marker_device(3, &w),
                 // A forged one.
-                marker(4, "u", 'c'),
-                pin(10, 7, 'a'),
-                pin(11, 7, 'b'),
-                pin(12, 7, 'c'),
-                pin(13, 8, 'd'),
+                marker_device(4, &marker("u", 'c')),
+                pin_device(10, 7, &u),
+                pin_device(11, 7, &renewed),
+                pin_device(12, 7, &w),
+                pin_device(13, 8, &marker("gone", 'd')),
                 given_up,
             ],
             "\
@@ -219,19 +186,20 @@ mod tests {
         };
         assert_eq!(minors(7), [10, 11]);
         assert_eq!(minors(8), [] as [u32; 0]);
-        let marker = |digit| Marker {
-            kernel: "kernel".to_owned(),
-            node: "u".to_owned(),
-            nonce: nonce(digit),
-        };
-        assert!(all.has_pin(&marker('a'), 7) && !all.has_pin(&marker('a'), 8));
-        assert!(
-            !all.has_pin(&marker('a'), 9),
-            "it detaches when it is closed"
-        );
+        // The last one detaches when it is closed.
+        for (over, pin) in [(7, Some(10)), (8, None), (9, None)] {
+            let found = all.pin_by(&u, over);
+            assert_eq!(found.map(|pin| pin.minor), pin, "{over}");
+        }
         assert!(all.is_pinned(8) && !all.is_pinned(6));
-        assert!(all.is_here("u", "kernel") && !all.is_here("u", "other"));
-        assert!(!all.is_here("x", "kernel"));
+        for (node, kernel, marker) in [
+            ("w", "kernel", Some(3)),
+            ("w", "other", None),
+            ("x", "kernel", None),
+        ] {
+            let found = all.marker_of(node, kernel);
+            assert_eq!(found.map(|marker| marker.minor), marker, "{node} {kernel}");
+        }
     }
 
     #[test]
@@ -264,7 +232,7 @@ mod tests {
             let refused = devices(vec![silent], "").refuse_undecided(&BTreeSet::from([7]));
             assert_eq!(refused.is_err(), is_open, "{path}");
         }
-        let known = devices(vec![pin(9, 7, 'a')], "");
+        let known = devices(vec![pin_device(9, 7, &marker("u", 'a'))], "");
         assert!(known.refuse_undecided(&BTreeSet::from([7])).is_ok());
     }
 }

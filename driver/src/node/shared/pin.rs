@@ -10,7 +10,7 @@ use crate::kernel::{LoopDevice, LoopInfo, LoopSpec};
 use crate::node::{Error, Node, Result, detach_loop};
 use crate::reach::markers::Marker;
 use crate::reach::pins;
-use crate::storage::{self, Reach, VolumeHandle, VolumeId};
+use crate::storage::{self, VolumeHandle, VolumeId};
 
 /// What keeps changes of pins apart, and which pins seem to be dead.
 #[derive(Debug, Default)]
@@ -47,9 +47,12 @@ impl Node {
 
     /// Takes this node's pin over a device, unless it has one. The caller has the device open.
     pub(super) fn take_pin(&self, device: &LoopDevice, marker: &Marker) -> Result<()> {
+        let kernel = self.pools.kernel();
         let _alone = self.pinning.lock();
-        let devices = Devices::look(self.pools.kernel())?;
-        if devices.has_pin(marker, device.minor) {
+        // A pin too many would do no harm: the last use of the device gives all of them back.
+        let known = Devices::known(kernel)?;
+        let own = known.pin_by(marker, device.minor);
+        if own.is_some_and(|pin| kernel.confirm_loops(&[pin])) {
             return Ok(());
         }
         self.attach_pin(device, marker)
@@ -120,7 +123,7 @@ impl Node {
     /// The devices of shared volumes that this node uses without a pin of this marker.
     fn unpinned<'d>(&self, devices: &'d Devices, marker: &Marker) -> Result<Vec<&'d LoopInfo>> {
         let used = devices.used_outside(&self.anchors()?).into_iter();
-        let unpinned = used.filter(|minor| !devices.has_pin(marker, *minor));
+        let unpinned = used.filter(|minor| devices.pin_by(marker, *minor).is_none());
         Ok(unpinned
             .filter_map(|minor| devices.device(minor))
             .filter(|device| self.is_of_shared_volume(device, devices))
@@ -134,7 +137,7 @@ impl Node {
         };
         devices.is_pinned(device.minor)
             || match self.pools.volume(&VolumeHandle::Id(volume)) {
-                Ok(record) => record.reach == Reach::Kernel,
+                Ok(record) => record.is_shared(),
                 Err(error) => matches!(error, storage::Error::ForeignPool(_)),
             }
     }
@@ -154,7 +157,7 @@ impl Node {
     fn is_owner_of(&self, devices: &Devices, minor: u32) -> bool {
         let volume = devices.device(minor).and_then(volume_of);
         let record = volume.map(|volume| self.pools.volume(&VolumeHandle::Id(volume)));
-        record.is_some_and(|record| record.is_ok_and(|record| record.reach == Reach::Kernel))
+        record.is_some_and(|record| record.is_ok_and(|record| record.is_shared()))
     }
 }
 

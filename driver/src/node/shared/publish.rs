@@ -9,6 +9,7 @@ use super::{Devices, capability, context};
 use crate::csi::capability::RequestedCapability;
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{BindFlags, LoopDevice};
+use crate::node::publish::unmounted;
 use crate::node::publish_decision::{self, NodePublish, Published};
 use crate::node::{Error, Node, Requested, Result, fs_group, target_path};
 use crate::storage::{Access, Stage, VolumeId};
@@ -40,7 +41,8 @@ impl Node {
         }
         let device = self.open_shared(volume, &context)?;
         let marker = self.own_marker()?;
-        if !Devices::look(self.pools.kernel())?.has_pin(&marker, device.minor) {
+        let minor = device.minor;
+        if !Devices::is_there(self.pools.kernel(), |all| all.pin_by(&marker, minor))? {
             return Err(Error::FailedPrecondition(format!(
                 "volume {volume} is not staged on this node: NodeStageVolume comes first"
             )));
@@ -97,27 +99,12 @@ impl Node {
             .zip(stage.minor)
             .is_some_and(|(mount, minor)| mount.is_on_loop(minor));
         if !is_staged {
-            return Err(Error::FailedPrecondition(format!(
-                "volume {} is not mounted at {} any more: stage it again",
-                state.identity().id(),
-                stage.path.display()
-            )));
+            return Err(unmounted(state.identity().id(), &stage.path));
         }
-        let access = &requested.capability.access;
-        let read_only = publish_decision::read_only(
-            &stage.capability,
-            &requested.capability,
-            requested.read_only,
-        );
-        if decided == NodePublish::Bind {
-            let made = target_path::make_directory(&requested.path)?;
-            let flags = BindFlags::of(access.flags(), read_only);
-            let kernel = self.pools.kernel();
-            kernel
-                .bind(&stage.path, &requested.path, flags)
-                .inspect_err(|_| self.take_bind_back(state.identity(), &requested.path, made))?;
-        }
-        match access {
+        let read_only = self.bind_staged(stage, requested, decided, |made| {
+            self.take_bind_back(state.identity(), &requested.path, made);
+        })?;
+        match &requested.capability.access {
             Access::Mount {
                 group: Some(gid), ..
             } if !read_only => fs_group::chown_root(&requested.path, *gid),

@@ -8,6 +8,7 @@ use super::dead_pins::CertainLook;
 use super::{capability, context, not_yet, only};
 use crate::csi::capability::{RequestedCapability, labels};
 use crate::kernel::{self, FsType, LoopDevice, LoopInfo, MountSpec};
+use crate::node::mount_stage::check_type;
 use crate::node::stage::elsewhere;
 use crate::node::unstage::foreign_mount;
 use crate::node::{Error, Node, Result, fs_group, mount_options, target_path};
@@ -186,13 +187,7 @@ impl SharedStage<'_> {
         if !mount.is_on_loop(self.device.minor) {
             return Err(foreign_mount(self.path, &mount));
         }
-        if *mount.fs_type != *fs.as_str() {
-            return Err(Error::AlreadyExists(format!(
-                "{} is mounted at this path already, {fs} was asked for",
-                mount.fs_type
-            )));
-        }
-        Ok(true)
+        check_type(&mount, fs).map(|()| true)
     }
 
     /// Checks that this node has the device mounted nowhere but at the owner's anchor.

@@ -3,9 +3,7 @@
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
 use crate::kernel::{self, Detached, FileId, LoopInfo};
 use crate::storage::file_names::EntryKind;
-use crate::storage::{
-    About, Error, Freed, Pool, Pools, Reach, Result, Stage, VolumeHandle, VolumeId,
-};
+use crate::storage::{About, Error, Freed, Pool, Pools, Result, Stage, VolumeHandle, VolumeId};
 
 impl Pools {
     /// Deletes a volume and frees its space. Fails with [`Error::Attached`] while the volume is
@@ -16,7 +14,7 @@ impl Pools {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         // A node that shares the kernel may use it without a trace in this mount namespace.
         let node = record.publications.keys().next();
-        if let (Reach::Kernel, Some(node)) = (record.reach, node) {
+        if let Some(node) = node.filter(|_| record.is_shared()) {
             return Err(Error::Attached {
                 volume: VolumeHandle::Id(*id),
                 by: format!("it is published to node {node}"),
@@ -125,7 +123,7 @@ impl Pool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::storage::Publication;
+    use crate::storage::{Publication, Reach};
     use crate::testkit::{Site, mounted, stage_at};
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
+use hostloop_api_objects::constants::MAX_SHARING_NODES;
 use hostloop_report::status::KernelReport;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::ResourceExt;
@@ -13,9 +14,6 @@ use crate::check::facts::{Facts, shared_nodes};
 use crate::check::line::{Line, names};
 use crate::manifests::KERNELS;
 use crate::volume_objects::{handle, is_shared, makes_shared};
-
-/// The most nodes that the driver lets share a kernel.
-const MAX_NODES: usize = 16;
 
 /// A longer period makes pods wait for attached volumes.
 const SHORT: Duration = Duration::from_secs(1);
@@ -64,11 +62,11 @@ fn listed(facts: &Facts, kernels: &ConfigMap) -> Vec<Line> {
         for node in nodes {
             *all.entry(*node).or_default() += 1;
         }
-        if nodes.len() > MAX_NODES {
+        if nodes.len() > MAX_SHARING_NODES {
             lines.push(Line::failed(
                 format!("Kernel {kernel} has {} nodes", nodes.len()),
                 format!(
-                    "At most {MAX_NODES} can share a kernel: kubectl -n {} edit configmap {KERNELS}",
+                    "At most {MAX_SHARING_NODES} can share a kernel: kubectl -n {} edit configmap {KERNELS}",
                     facts.namespace
                 ),
             ));
@@ -172,8 +170,9 @@ fn of_kernel(kernel: &str, nodes: &[(&str, Option<&KernelReport>)]) -> Vec<Line>
             lines.push(Line::failed(
                 format!("{node} shares no kernel with {}", names(unseen)),
                 format!(
-                    "ConfigMap {KERNELS} says so. Nodes on another machine, and virtual machines, have \
-                     kernels of their own: take them out of it. Otherwise look at the log of their pods."
+                    "ConfigMap {KERNELS} says that it does. Nodes on another machine, and virtual machines, \
+                     have kernels of their own: take them out of it. Otherwise look at the log of their \
+                     pods."
                 ),
             ));
         }

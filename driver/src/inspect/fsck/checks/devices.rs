@@ -19,6 +19,8 @@ use super::{ProblemKind, Repair, ReportedProblem, Severity, person, problem};
 /// publication, or kubelet's way of holding a raw block volume.
 pub(super) fn check(survey: &Survey, found: &mut Vec<ReportedProblem>) {
     let loops = loop_uses(survey);
+    // Nodes that share the kernel may use a volume that this one has not staged.
+    let pinned = pins::pinned(survey.kernel.loops.iter());
     found.extend(twice(&loops));
     found.extend(survey.kernel.loops.iter().filter_map(silent));
     found.extend(survey.leftover.iter().map(leftover));
@@ -26,7 +28,7 @@ pub(super) fn check(survey: &Survey, found: &mut Vec<ReportedProblem>) {
     found.extend(loops.values().filter_map(|l| changed(survey, l)));
     found.extend(loops.values().filter_map(|l| match &l.owner {
         LoopOwner::Deleted(path) => Some(over_deleted(l, path)),
-        LoopOwner::Volume(name) if staged(survey, name) || is_pinned(survey, l) => None,
+        LoopOwner::Volume(name) if staged(survey, name) || pinned.contains(&l.device.minor) => None,
         LoopOwner::Volume(name) => unused(l, name),
         LoopOwner::Snapshot(name) | LoopOwner::Leftover(name) => unused(l, name),
         LoopOwner::Pool(_) | LoopOwner::Loop(_) => None,
@@ -160,12 +162,6 @@ fn unused(l: &LoopUse, name: &str) -> Option<ReportedProblem> {
             Repair::Recovery,
         )
     })
-}
-
-/// True if a node that shares the kernel uses the device.
-fn is_pinned(survey: &Survey, l: &LoopUse) -> bool {
-    let pins = pins::of(survey.kernel.loops.iter());
-    pins.iter().any(|pin| pin.over == l.device.minor)
 }
 
 /// Reports what nodes that are gone have left over this driver's devices.
