@@ -107,7 +107,7 @@ impl Devices {
 
     /// This node's pins over a device. Its markers are those that are mounted here, of which it has two
     /// after its kernel got another name. The names of markers prove nothing: a process can forge one
-    /// with the name of this node and the nonce of another one, whose pins would then be given back.
+    /// with the name of this node and the nonce of another one. The other's pins would then go.
     pub(super) fn own_pins(&self, over: u32) -> Vec<&LoopInfo> {
         let mounts = &self.state.mounts;
         let loops = self.state.loops.iter();
