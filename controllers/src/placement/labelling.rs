@@ -1,7 +1,8 @@
 //! Labels objects with their node: volumes and attachments get the label `hostloop.csi.dev/node`,
 //! contents of snapshots `managed-by`, so that nodes can watch their own objects. Labels are filters:
 //! the affinity and `spec.nodeName` decide. An attachment of a volume that several nodes can use has the
-//! label of the node that has the volume. The resync also labels older and static objects.
+//! label of the node that has the volume. That volume's label names the node that made it, so one that
+//! contradicts the handle is not corrected. The resync also labels older and static objects.
 //!
 //! The label of a claim is written with its node ([`choosing`](super::choosing)).
 

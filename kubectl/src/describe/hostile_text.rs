@@ -4,7 +4,7 @@ use hostloop_fake_api::FakeApi;
 use hostloop_report::status::Report;
 use hostloop_terminal::color::{BAD, GOOD, QUIET, TITLE, WARNING};
 use hostloop_terminal::terminal::printed;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::tests::put_report;
 use super::*;
@@ -131,7 +131,9 @@ async fn of_any_object() {
 #[tokio::test]
 async fn of_any_report() {
     let api = crate::claim_objects::tests::cluster_with_claim();
-    let report: Value = serde_saphyr::from_str(REPORT).unwrap();
+    let mut report: Value = serde_saphyr::from_str(REPORT).unwrap();
+    report["volumes"][0]["reach"] = json!("kernel");
+    report["volumes"][0]["users"] = json!([{"node": "n1", "published": true, "pins": true}]);
     let mut paths = Vec::new();
     texts(&report, "", &mut paths);
     let (mut tried, mut shown) = (0, 0);

@@ -111,6 +111,24 @@ async fn attachments_of_a_shared_volume_get_the_label_of_its_node() {
     }
 }
 
+/// A node of the kernel made a volume with the handle of another one's data. Its label stays, and nothing
+/// has that of the node with the data, so that node does not serve the volume.
+#[tokio::test]
+async fn a_volume_with_a_handle_of_another_node_gets_no_label_of_that_node() {
+    let rig = Rig::new(&["n1", "n2"]);
+    let caches = &rig.world.context.caches;
+    rig.room("n2", "now", 5);
+    let volume = volume("v", DRIVER, "vol-pooln2-1");
+    let volume = crate::testing::shared(volume, "t/node", &["n1", "n2"]);
+    let volume = with(volume, json!({"metadata": {"labels": {NODE_LABEL: "n1"}}}));
+    rig.world.add(&caches.volumes(), volume);
+    let attachment = crate::testing::attachment("va", "v", "n1");
+    rig.world.add(&caches.attachments(), attachment);
+    assert_eq!(rig.labelling.volume_label("v").await, Outcome::Done);
+    assert_eq!(rig.labelling.attachment_label("va").await, Outcome::Done);
+    assert_eq!(rig.world.api.writes(), [""; 0]);
+}
+
 #[tokio::test]
 async fn bound_claims_get_their_volume_s() {
     let rig = Rig::new(&["n1", "n2"]);
