@@ -66,6 +66,7 @@ impl Anchors for Node {
             let refusal = Refusal::StillHeld { node };
             return Err(Error::FailedPrecondition(refusal.to_string()));
         }
+        self.detach_of_kubelets(&look, &own)?;
         let was_staged = self.undo_stage(record, &anchor)?;
         self.refuse_attached(&identity)?;
         if was_staged {

@@ -15,6 +15,8 @@ use crate::node::{Error, Node, Result};
 use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
 
+mod left;
+
 const BYTES: u64 = 16 * MI;
 
 /// Three nodes: the first one has the pool of the volumes.
