@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::kernel::LoopSpec;
+use crate::storage::GrowthIntent;
 
 /// Attaches a device over a volume's, as kubelet does for each raw block volume of a pod.
 fn attach_as_kubelet(m: &Machine, id: VolumeId) {
@@ -39,4 +40,68 @@ fn the_device_of_a_kubelet_that_is_gone_holds_no_volume() {
     m.w.use_it(id, &context, &capability).unwrap();
     m.w.end_use(id).unwrap();
     m.o.detach(id, "w").unwrap();
+}
+
+/// Ends the owner's container, and starts another one with its pool.
+fn start_owner_again(m: &mut Machine) {
+    m.o.die();
+    m.o.site.kernel.end();
+    m.o.restart();
+}
+
+/// A node that has pinned a volume may mount it between any two steps of another one.
+#[test]
+fn no_tool_works_on_a_filesystem_that_another_node_may_mount() {
+    let mut m = Machine::new();
+    m.kernel.withhold_growth(true);
+    let id = m.o.create(ext4(), 8 * MI);
+    let context = m.o.attach(id, "u", &many()).unwrap();
+    m.u.use_it(id, &context, &many()).unwrap();
+    for path in m.u.mounted().iter().rev() {
+        m.u.site.kernel.unmount(path).unwrap();
+    }
+    start_owner_again(&mut m);
+    m.o.pools().expand_volume(&id, 1024 * MI).unwrap();
+    m.kernel.take_effects();
+    assert_eq!(m.o.attach(id, "u", &many()).unwrap(), context);
+    let effects = m.kernel.take_effects();
+    assert!(effects.contains(&"mount"), "{effects:?}");
+    assert!(
+        !effects.contains(&"check-whole") && !effects.contains(&"grow"),
+        "{effects:?}"
+    );
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    // Without a node that has it, it grows.
+    m.o.attach(id, "u", &many()).unwrap();
+    assert!(m.kernel.take_effects().contains(&"grow"));
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
+
+#[test]
+fn an_interrupted_growth_is_not_repaired_beneath_another_node() {
+    let mut m = Machine::new();
+    let id = m.o.create(ext4(), BYTES);
+    let context = m.o.attach(id, "u", &many()).unwrap();
+    m.u.use_it(id, &context, &many()).unwrap();
+    start_owner_again(&mut m);
+    let intend = |intent| {
+        let updated = m.o.pools().update_volume(&id, |r| r.growth = intent);
+        updated.unwrap();
+    };
+    intend(Some(Box::new(GrowthIntent {
+        superblock: vec![0; 1024].into_boxed_slice(),
+        begun: true,
+    })));
+    m.kernel.take_effects();
+    let refusal = m.o.attach(id, "u", &many()).unwrap_err().to_string();
+    assert!(refusal.contains("was interrupted"), "{refusal}");
+    let effects = m.kernel.take_effects();
+    assert!(!effects.contains(&"mend"), "{effects:?}");
+    intend(None);
+    assert_eq!(m.o.attach(id, "u", &many()).unwrap(), context);
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
 }
