@@ -105,3 +105,25 @@ fn an_interrupted_growth_is_not_repaired_beneath_another_node() {
     m.o.detach(id, "u").unwrap();
     m.assert_unused(id, "detached");
 }
+
+/// A person takes the list of the nodes away while a pod runs.
+#[rstest]
+#[case::filesystem(ext4(), single())]
+#[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+fn a_node_that_shares_no_kernel_any_more_gives_back_what_it_has(
+    #[case] access: Access,
+    #[case] capability: csi::VolumeCapability,
+) {
+    let mut m = Machine::new();
+    let id = m.o.create(access, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &context, &capability).unwrap();
+    for node in [&mut m.o, &mut m.u] {
+        node.stop_sharing();
+    }
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    refused!(m.u.stage(id, &context, &capability), Error::NotYet(_));
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
