@@ -61,6 +61,7 @@ impl Anchors for Stand {
             provisioning: Provisioning::Thin,
             discard: true,
             owner: "n1".to_owned(),
+            many_nodes: capability.mode.is_multi_node(),
         })
     }
 

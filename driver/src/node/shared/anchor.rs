@@ -164,6 +164,7 @@ impl Node {
             provisioning: record.settings.provisioning,
             discard: record.settings.discard,
             owner: self.config.node_id.clone(),
+            many_nodes: capability.mode.is_multi_node(),
         })
     }
 

@@ -16,6 +16,7 @@ use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
 
 mod left;
+mod modes;
 
 const BYTES: u64 = 16 * MI;
 
