@@ -262,14 +262,7 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
             terminal::print(&[line])?;
         }
     }
-    shared::refuse_in_use(
-        plan.settings.kernels.as_ref(),
-        &survey,
-        &cluster,
-        &mut objects,
-    )
-    .await?;
-    unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
+    refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     for line in &fitted.left_out {
         terminal::warn(&report::left_out(line));
@@ -291,8 +284,9 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     terminal::print(&[report::applied(counts)])?;
     if !args.timeout.is_zero() {
         wait::until_ready(&cluster, &survey, args.timeout).await?;
-        // The drivers have restarted, and put no more volumes on fault disks. Those until then count.
-        unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
+        // The drivers have restarted, and make no more volumes that need what goes. Those until then
+        // count.
+        refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     }
     let removed = unrequested::remove(&plan, &survey, &cluster, &mut objects).await?;
     if !removed.is_empty() {
@@ -301,6 +295,17 @@ pub(super) async fn run(args: &Args, flags: &ClusterArgs) -> Result<ExitCode, Er
     let next = report::next(plan.settings.driver_name.as_deref());
     terminal::print(&[String::new(), next])?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Fails if volumes need a component that is not asked for any more.
+async fn refuse_in_use(
+    plan: &InstallPlan,
+    survey: &Survey,
+    cluster: &Cluster,
+    objects: &mut Objects,
+) -> Result<(), Error> {
+    shared::refuse_in_use(plan.settings.kernels.as_ref(), survey, cluster, objects).await?;
+    unrequested::refuse_in_use(plan, survey, cluster, objects).await
 }
 
 fn print_yaml(objects: &[serde_json::Value]) -> io::Result<()> {

@@ -248,6 +248,10 @@ impl Controller {
                 "volume {handle} is published to node {node}: unpublish it first"
             )));
         }
+        if record.is_shared() && record.stage.is_some() {
+            // The last unpublication did not finish, and perhaps nothing repeats it.
+            self.anchors(record.id)?.release(&record)?;
+        }
         lookup::unless_gone(self.pools.delete_volume(&record.id))?;
         done
     }

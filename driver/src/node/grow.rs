@@ -18,10 +18,18 @@ use crate::storage::{GrowthIntent, VolumeHandle, VolumeRecord};
 impl MountStage<'_> {
     /// Repairs an ext4 after an interrupted growth. Call it before anything reads the filesystem.
     pub(super) fn mend_growth(&self, device: &LoopDevice) -> Result<()> {
-        match self.record.growth.as_deref() {
-            Some(intent) => self.mend(device, intent),
-            None => Ok(()),
+        let Some(intent) = self.record.growth.as_deref() else {
+            return Ok(());
+        };
+        let is_new = self.state.own().next().is_none();
+        if !is_new && self.node.pools.kernel().is_claimed(&device.path())? {
+            return Err(Error::FailedPrecondition(format!(
+                "the growth of the filesystem of volume {} was interrupted, and another program or \
+                 node still has its device: this repairs it once that has ended",
+                self.record.id
+            )));
         }
+        self.mend(device, intent)
     }
 
     fn mend(&self, device: &LoopDevice, intent: &GrowthIntent) -> Result<()> {

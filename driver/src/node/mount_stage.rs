@@ -12,6 +12,7 @@ use super::{
 };
 use crate::diagnose::VolumeState;
 use crate::kernel::{FsState, FsType, LoopDevice, MountEntry, MountSpec, Probe, file_id};
+use crate::reach::pins;
 use crate::storage::{Access, Format, VolumeRecord};
 
 /// A volume to be mounted.
@@ -113,9 +114,11 @@ impl MountStage<'_> {
     /// not grow later. Returns what its superblock said before.
     fn prepare(&self, device: &LoopDevice, spec: &MountSpec<'_>) -> Result<FsState> {
         let kernel = self.node.pools.kernel();
-        // Another mount namespace still has the filesystem mounted, so it can't be checked. A
-        // second mount shows the same filesystem.
-        if self.state.own().next().is_some() && kernel.is_claimed(spec.device)? {
+        // Another mount namespace still has the filesystem mounted, or a node that has pinned it may
+        // mount it at any time, so it can't be checked. A second mount shows the same filesystem.
+        if self.state.own().next().is_some()
+            && (self.is_pinned() || kernel.is_claimed(spec.device)?)
+        {
             return Ok(FsState::default());
         }
         let state = kernel.fs_state(spec.device, self.fs)?;
@@ -125,6 +128,11 @@ impl MountStage<'_> {
             self.grow_unmounted(device)?;
         }
         Ok(state)
+    }
+
+    /// True if another node of this kernel uses the volume, or is about to.
+    fn is_pinned(&self) -> bool {
+        !pins::of(self.state.over()).is_empty()
     }
 
     /// Runs the steps after the mount.

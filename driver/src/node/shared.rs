@@ -55,26 +55,24 @@ impl Node {
         let is_shared = match self.pools.volume(&VolumeHandle::Id(volume)) {
             Ok(record) => record.is_shared(),
             Err(error) => {
+                let is_elsewhere = matches!(error, storage::Error::ForeignPool(_));
                 contexts.iter().any(|context| context.contains_key(REACH))
-                    || self.is_of_another_node(&error)
-                    || self.has_traces(volume)?
+                    || is_elsewhere && self.config.kernels.is_on()
+                    || self.has_traces(volume, is_elsewhere)?
             }
         };
         Ok(is_shared.then_some(volume))
     }
 
-    /// True for a volume without a record here that another node of this kernel may have.
-    fn is_of_another_node(&self, error: &storage::Error) -> bool {
-        matches!(error, storage::Error::ForeignPool(_)) && self.config.kernels.is_on()
-    }
-
-    /// True if the state directory or the kernel shows that all nodes may use a volume.
-    fn has_traces(&self, volume: VolumeId) -> Result<bool> {
+    /// True if the state directory or the kernel shows that all nodes may use a volume. `is_elsewhere`
+    /// is true for one without a pool here.
+    fn has_traces(&self, volume: VolumeId, is_elsewhere: bool) -> Result<bool> {
         let anchor = self.anchor_path(volume);
         if anchor.is_ok_and(|anchor| anchor.symlink_metadata().is_ok()) {
             return Ok(true);
         }
-        if !self.config.kernels.is_on() {
+        // A node that shared a kernel before still gives back what it has.
+        if !is_elsewhere && !self.config.kernels.is_on() {
             return Ok(false);
         }
         let devices = Devices::known(self.pools.kernel())?;

@@ -18,6 +18,11 @@ const FS: &str = "fs";
 const PROVISIONING: &str = "provisioning";
 const DISCARD: &str = "discard";
 const OWNER: &str = "owner";
+const NODES: &str = "nodes";
+
+/// How many nodes may use a volume at once.
+const ONE: &str = "one";
+const MANY: &str = "many";
 
 /// The word of a raw block volume, in place of a filesystem.
 const RAW: &str = "raw";
@@ -40,6 +45,9 @@ pub struct PublishContext {
     pub discard: bool,
     /// The ID of the node with the volume's pool.
     pub owner: String,
+    /// True if it is published for several nodes at once. Kubelet tells a node the first access mode of
+    /// a claim, and the attachment goes by all of them.
+    pub many_nodes: bool,
 }
 
 /// A publish context that this driver did not write.
@@ -71,6 +79,7 @@ impl PublishContext {
             provisioning: one_of(map, PROVISIONING, Provisioning::parse)?,
             discard: one_of(map, DISCARD, |word| word.parse().ok())?,
             owner: text(map, OWNER)?.to_owned(),
+            many_nodes: one_of(map, NODES, nodes)?,
         }))
     }
 
@@ -87,6 +96,7 @@ impl PublishContext {
             (PROVISIONING, self.provisioning.as_str().to_owned()),
             (DISCARD, self.discard.to_string()),
             (OWNER, self.owner.clone()),
+            (NODES, if self.many_nodes { MANY } else { ONE }.to_owned()),
         ];
         entries
             .into_iter()
@@ -139,6 +149,14 @@ fn filesystem(word: &str) -> Option<Option<FsType>> {
     FsType::parse(word).map(Some)
 }
 
+fn nodes(word: &str) -> Option<bool> {
+    match word {
+        ONE => Some(false),
+        MANY => Some(true),
+        _ => None,
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -156,6 +174,7 @@ mod tests {
             provisioning,
             discard: provisioning == Provisioning::Thin,
             owner: "n1".to_owned(),
+            many_nodes: fs.is_none(),
         }
     }
 
@@ -198,6 +217,7 @@ mod tests {
             (PROVISIONING, "fat"),
             (DISCARD, "yes"),
             (OWNER, ""),
+            (NODES, "1"),
         ];
         for (key, value) in table {
             let mut map = context(None, Provisioning::Thin).write();

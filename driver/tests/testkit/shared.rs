@@ -108,6 +108,12 @@ impl<K: TestKernel> SharedNode<K> {
         self.services = Some((node, controller));
     }
 
+    /// Starts the driver again without the list of the nodes that share the kernel.
+    pub(crate) fn stop_sharing(&mut self) {
+        self.kernels = Kernels::default();
+        self.restart();
+    }
+
     pub(crate) fn node(&self) -> &Arc<Node> {
         &self.services.as_ref().expect("the driver runs").0
     }

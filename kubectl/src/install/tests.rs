@@ -47,14 +47,7 @@ async fn install_as(driver: &str, server: &FakeApi, flags: &str) -> Result<apply
     let mut objects = Objects::new(cluster.client.clone());
     let survey = Survey::take(&cluster, &mut objects).await?;
     let plan = InstallPlan::decide(&args(flags), driver, Some(&survey))?;
-    shared::refuse_in_use(
-        plan.settings.kernels.as_ref(),
-        &survey,
-        &cluster,
-        &mut objects,
-    )
-    .await?;
-    unrequested::refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
+    refuse_in_use(&plan, &survey, &cluster, &mut objects).await?;
     let fitted = apply::fit(&plan, &survey, &mut objects).await?;
     let counts = apply::apply(&plan, fitted.objects, &mut objects).await?;
     unrequested::remove(&plan, &survey, &cluster, &mut objects).await?;

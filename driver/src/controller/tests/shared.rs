@@ -61,6 +61,7 @@ impl Anchors for Stand {
             provisioning: Provisioning::Thin,
             discard: true,
             owner: "n1".to_owned(),
+            many_nodes: capability.mode.is_multi_node(),
         })
     }
 
@@ -133,6 +134,14 @@ impl Shared {
         };
         let response = self.bench.controller.controller_publish_volume(request)?;
         Ok(response.publish_context)
+    }
+
+    fn delete(&self, id: &str) -> Result<()> {
+        let request = csi::DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            ..Default::default()
+        };
+        self.bench.controller.delete_volume(request).map(drop)
     }
 
     fn script(&self, change: impl FnOnce(&mut Script)) {
@@ -319,6 +328,25 @@ fn a_device_that_was_not_released_comes_to_no_other_node() {
     shared.script(|script| script.release_fails = false);
     assert_ne!(shared.publish(&id, "n3", ONE).unwrap(), first);
     assert_eq!(shared.calls(), ["release", "anchor"]);
+}
+
+/// The attachment may be gone by then, so nothing repeats the unpublication.
+#[test]
+fn a_device_that_was_not_released_keeps_no_volume_from_its_deletion() {
+    let shared = Shared::new();
+    let id = shared.create("a");
+    shared.publish(&id, "n2", ONE).unwrap();
+    assert_says(shared.delete(&id), "is published to node n2");
+    shared.script(|script| script.release_fails = true);
+    assert_answer(shared.bench.unpublish(&id, "n2"), "Unavailable");
+    assert_answer(shared.delete(&id), "Unavailable");
+    assert_eq!(shared.calls(), ["anchor", "release", "release"]);
+    shared.script(|script| script.release_fails = false);
+    shared.delete(&id).unwrap();
+    assert_eq!(shared.calls(), ["release"]);
+    let unused = shared.create("b");
+    shared.delete(&unused).unwrap();
+    assert!(shared.calls().is_empty());
 }
 
 #[test]

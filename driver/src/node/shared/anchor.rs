@@ -68,6 +68,7 @@ impl Anchors for Node {
             let refusal = Refusal::StillHeld { node };
             return Err(Error::FailedPrecondition(refusal.to_string()));
         }
+        self.detach_of_kubelets(&look, &own)?;
         let was_staged = self.undo_stage(record, &anchor)?;
         self.refuse_attached(&identity)?;
         if was_staged {
@@ -169,6 +170,7 @@ impl Node {
             provisioning: record.settings.provisioning,
             discard: record.settings.discard,
             owner: self.config.node_id.clone(),
+            many_nodes: capability.mode.is_multi_node(),
         })
     }
 

@@ -75,6 +75,7 @@ mod tests {
             provisioning: Provisioning::Thin,
             discard: true,
             owner: "n1".to_owned(),
+            many_nodes: false,
         }
     }
 

@@ -124,6 +124,25 @@ impl Node {
         }
         Ok(())
     }
+
+    /// Detaches what kubelets have left over these devices. Kubelet attaches a device over each raw block
+    /// volume of a pod, and detaches it before it unstages the volume. If its container ends first, nothing
+    /// does. Call it only if no node uses the volume any more.
+    pub(super) fn detach_of_kubelets(
+        &self,
+        look: &CertainLook,
+        minors: &BTreeSet<u32>,
+    ) -> Result<()> {
+        for device in look.devices.of_kubelets(minors) {
+            let is_detached = detach_loop::detach(self.pools.kernel(), device)?;
+            tracing::info!(
+                device = device.minor,
+                is_detached,
+                "no node uses the volume, and the device that a kubelet left over it is detached"
+            );
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]

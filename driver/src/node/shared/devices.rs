@@ -86,6 +86,16 @@ impl Devices {
         pins.filter(move |pin| minors.contains(&pin.over))
     }
 
+    /// The writable devices over these. The driver makes none: kubelet does, over each raw block volume
+    /// that a pod uses.
+    pub(super) fn of_kubelets(&self, minors: &BTreeSet<u32>) -> impl Iterator<Item = &LoopInfo> {
+        let devices = self.state.loops.iter();
+        devices.filter(move |device| {
+            let is_over = device.below().is_some_and(|over| minors.contains(&over));
+            is_over && !device.read_only
+        })
+    }
+
     /// The nodes with a live pin on one of these devices.
     pub(super) fn holders(&self, minors: &BTreeSet<u32>) -> BTreeSet<String> {
         let live = pins::live(&self.pins, &self.markers);
@@ -200,6 +210,20 @@ mod tests {
             let found = all.marker_of(node, kernel);
             assert_eq!(found.map(|marker| marker.minor), marker, "{node} {kernel}");
         }
+    }
+
+    #[test]
+    fn kubelets_device_is_writable() {
+        let of_kubelet = |minor, over| LoopInfo {
+            label: "/kubelet/volumeDevices/pvc-1/dev/pod".to_owned(),
+            read_only: false,
+            ..pin(minor, over, 'a')
+        };
+        let loops = vec![pin(10, 7, 'a'), of_kubelet(11, 7), of_kubelet(12, 8)];
+        let all = devices(loops, "");
+        let minors = BTreeSet::from([7]);
+        let found = all.of_kubelets(&minors).map(|device| device.minor);
+        assert_eq!(found.collect::<Vec<u32>>(), [11]);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use crate::node::unstage::foreign_mount;
 use crate::node::{Error, Node, Result, fs_group, mount_options, target_path};
 use crate::reach::context::PublishContext;
 use crate::reach::decide::{UseFacts, may_use};
-use crate::storage::{Access, Capability, Settings, VolumeId};
+use crate::storage::{Access, AccessMode, Capability, Settings, VolumeId};
 
 /// A staging of a shared volume.
 struct SharedStage<'a> {
@@ -125,15 +125,17 @@ impl SharedStage<'_> {
 
     /// Checks that no other node uses a volume for one node.
     fn refuse_others(&self, look: &CertainLook) -> Result<()> {
+        if self.context.many_nodes {
+            return Ok(());
+        }
         let minors = only(self.device.minor);
         let node = &self.node.config.node_id;
-        let mode = self.capability.mode;
         let mut others = look.devices.holders(&minors);
         others.remove(node);
         // ControllerPublishVolume has decided the rest.
         let allowed = may_use(&UseFacts {
             volume: self.volume,
-            mode,
+            mode: AccessMode::SingleNodeWriter,
             node,
             is_here: true,
             is_listed: true,
@@ -141,9 +143,6 @@ impl SharedStage<'_> {
             holding: others.iter().map(String::as_str).collect(),
         });
         allowed.map_err(|refusal| Error::FailedPrecondition(refusal.to_string()))?;
-        if mode.is_multi_node() {
-            return Ok(());
-        }
         look.refuse_uncertain(self.volume, &minors)
     }
 

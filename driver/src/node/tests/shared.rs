@@ -16,6 +16,8 @@ use crate::storage::{Access, VolumeId};
 use crate::testkit::*;
 
 mod forged;
+mod left;
+mod modes;
 
 const BYTES: u64 = 16 * MI;
 

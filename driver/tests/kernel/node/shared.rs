@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::Anchors;
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, LoopDevices};
+use hostloop_driver::kernel::{FsType, LoopDevices, loop_path};
 use hostloop_driver::node::{Error, Result};
 use hostloop_driver::storage::{Access, VolumeId};
 use hostloop_proto::csi;
@@ -233,6 +233,8 @@ fn what_a_node_has_bound_keeps_its_number_until_the_container_ends() {
     let context = attach(&o, id, "u", &cap);
     use_it(&u, id, &context, &cap).unwrap();
     let minor = o.run(move |o| o.device(id).minor);
+    // As kubelet does. Nothing detaches that one once the node's container is gone.
+    u.run(move |_| run("losetup", &["--find", arg(&loop_path(minor))]));
 
     // A person unmounts the marker, and the driver makes another one.
     u.run(|u| {

@@ -1,0 +1,129 @@
+//! What is left of a node once its container has ended.
+
+use super::*;
+use crate::kernel::LoopSpec;
+use crate::storage::GrowthIntent;
+
+/// Attaches a device over a volume's, as kubelet does for each raw block volume of a pod.
+fn attach_as_kubelet(m: &Machine, id: VolumeId) {
+    let opened = m.kernel.loop_reopen(&m.o.device(id)).unwrap();
+    let attached = m.kernel.loop_attach(&LoopSpec {
+        backing: &opened.file,
+        label: "/kubelet/volumeDevices/pvc-1/dev/pod",
+        read_only: false,
+        direct_io: false,
+        autoclear: false,
+        minor: None,
+    });
+    attached.unwrap();
+}
+
+/// A raw block volume's pod has a device of its kubelet, which nothing detaches once that is gone.
+#[test]
+fn the_device_of_a_kubelet_that_is_gone_holds_no_volume() {
+    let mut m = Machine::new();
+    let capability = block_as(Mode::SingleNodeWriter);
+    let id = m.o.create(Access::Block, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &context, &capability).unwrap();
+    attach_as_kubelet(&m, id);
+    m.u.die();
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    // One for the volume, the pin and that of kubelet.
+    assert_eq!(m.devices(), 3, "as long as the container lives, all stays");
+    m.u.site.kernel.end();
+    certainly(|| m.o.detach(id, "u"));
+    assert_eq!(m.o.loops(id), []);
+    let loops = m.kernel.loops().unwrap();
+    assert_eq!(loops.len(), 2, "two markers: {loops:?}");
+    let context = m.o.attach(id, "w", &capability).unwrap();
+    m.w.use_it(id, &context, &capability).unwrap();
+    m.w.end_use(id).unwrap();
+    m.o.detach(id, "w").unwrap();
+}
+
+/// Ends the owner's container, and starts another one with its pool.
+fn start_owner_again(m: &mut Machine) {
+    m.o.die();
+    m.o.site.kernel.end();
+    m.o.restart();
+}
+
+/// A node that has pinned a volume may mount it between any two steps of another one.
+#[test]
+fn no_tool_works_on_a_filesystem_that_another_node_may_mount() {
+    let mut m = Machine::new();
+    m.kernel.withhold_growth(true);
+    let id = m.o.create(ext4(), 8 * MI);
+    let context = m.o.attach(id, "u", &many()).unwrap();
+    m.u.use_it(id, &context, &many()).unwrap();
+    for path in m.u.mounted().iter().rev() {
+        m.u.site.kernel.unmount(path).unwrap();
+    }
+    start_owner_again(&mut m);
+    m.o.pools().expand_volume(&id, 1024 * MI).unwrap();
+    m.kernel.take_effects();
+    assert_eq!(m.o.attach(id, "u", &many()).unwrap(), context);
+    let effects = m.kernel.take_effects();
+    assert!(effects.contains(&"mount"), "{effects:?}");
+    assert!(
+        !effects.contains(&"check-whole") && !effects.contains(&"grow"),
+        "{effects:?}"
+    );
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    // Without a node that has it, it grows.
+    m.o.attach(id, "u", &many()).unwrap();
+    assert!(m.kernel.take_effects().contains(&"grow"));
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
+
+#[test]
+fn an_interrupted_growth_is_not_repaired_beneath_another_node() {
+    let mut m = Machine::new();
+    let id = m.o.create(ext4(), BYTES);
+    let context = m.o.attach(id, "u", &many()).unwrap();
+    m.u.use_it(id, &context, &many()).unwrap();
+    start_owner_again(&mut m);
+    let intend = |intent| {
+        let updated = m.o.pools().update_volume(&id, |r| r.growth = intent);
+        updated.unwrap();
+    };
+    intend(Some(Box::new(GrowthIntent {
+        superblock: vec![0; 1024].into_boxed_slice(),
+        begun: true,
+    })));
+    m.kernel.take_effects();
+    let refusal = m.o.attach(id, "u", &many()).unwrap_err().to_string();
+    assert!(refusal.contains("was interrupted"), "{refusal}");
+    let effects = m.kernel.take_effects();
+    assert!(!effects.contains(&"mend"), "{effects:?}");
+    intend(None);
+    assert_eq!(m.o.attach(id, "u", &many()).unwrap(), context);
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
+
+/// A person takes the list of the nodes away while a pod runs.
+#[rstest]
+#[case::filesystem(ext4(), single())]
+#[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+fn a_node_that_shares_no_kernel_any_more_gives_back_what_it_has(
+    #[case] access: Access,
+    #[case] capability: csi::VolumeCapability,
+) {
+    let mut m = Machine::new();
+    let id = m.o.create(access, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &context, &capability).unwrap();
+    for node in [&mut m.o, &mut m.u] {
+        node.stop_sharing();
+    }
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    refused!(m.u.stage(id, &context, &capability), Error::NotYet(_));
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
