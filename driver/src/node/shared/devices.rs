@@ -217,9 +217,13 @@ mod tests {
         let of_kubelet = |minor, over| LoopInfo {
             label: "/kubelet/volumeDevices/pvc-1/dev/pod".to_owned(),
             read_only: false,
-            ..pin(minor, over, 'a')
+            ..pin_device(minor, over, &marker("u", 'a'))
         };
-        let loops = vec![pin(10, 7, 'a'), of_kubelet(11, 7), of_kubelet(12, 8)];
+        let loops = vec![
+            pin_device(10, 7, &marker("u", 'a')),
+            of_kubelet(11, 7),
+            of_kubelet(12, 8),
+        ];
         let all = devices(loops, "");
         let minors = BTreeSet::from([7]);
         let found = all.of_kubelets(&minors).map(|device| device.minor);
