@@ -10,4 +10,5 @@ pub mod context;
 pub mod decide;
 pub mod kernels;
 pub mod markers;
+mod pin_label;
 pub mod pins;

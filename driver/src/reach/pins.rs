@@ -6,17 +6,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use super::markers::Marker;
+use super::pin_label;
 use crate::kernel::LoopInfo;
-
-/// What the label of a pin begins with. The kernel keeps 63 bytes of a label.
-const LABEL: &str = "hostloop-pin-";
 
 /// What sysfs appends to the path of a deleted file.
 const DELETED: &str = " (deleted)";
 
 /// The label of the pins of the container with this marker.
 pub fn label(nonce: &str) -> String {
-    format!("{LABEL}{nonce}")
+    pin_label::of(nonce)
 }
 
 /// A pin on a device.
@@ -36,9 +34,7 @@ pub fn of<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> Vec<Pin> {
 }
 
 fn pin(device: &LoopInfo) -> Option<Pin> {
-    let nonce = device.label.strip_prefix(LABEL)?;
-    let is_nonce = nonce.len() == 32 && nonce.bytes().all(|b| b.is_ascii_hexdigit());
-    (is_nonce && device.read_only).then_some(())?;
+    let nonce = pin_label::nonce(&device.label).filter(|_| device.read_only)?;
     Some(Pin {
         minor: device.minor,
         over: device.below()?,

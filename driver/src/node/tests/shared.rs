@@ -27,7 +27,7 @@ struct Machine {
     u: SharedNode,
     w: SharedNode,
     kernel: Arc<Model>,
-    _by: SharedBy,
+    by: SharedBy,
 }
 
 impl Machine {
@@ -48,7 +48,7 @@ impl Machine {
             u,
             w,
             kernel,
-            _by: by,
+            by,
         }
     }
 
