@@ -89,6 +89,7 @@ impl PublishContext {
             Provisioning::Thin => "thin",
             Provisioning::Thick => "thick",
         };
+        let nodes = if self.many_nodes { MANY } else { ONE };
         let entries = [
             (REACH, REACH_KERNEL.to_owned()),
             (BOOT, self.boot.clone()),
@@ -100,7 +101,7 @@ impl PublishContext {
             (PROVISIONING, provisioning.to_owned()),
             (DISCARD, self.discard.to_string()),
             (OWNER, self.owner.clone()),
-            (NODES, if self.many_nodes { MANY } else { ONE }.to_owned()),
+            (NODES, nodes.to_owned()),
         ];
         entries
             .into_iter()
