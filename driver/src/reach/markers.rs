@@ -145,6 +145,10 @@ pub fn keep(
     remove_unused(kernel, &dir)?;
     let marker = Marker::new(name, node);
     make(kernel, &dir, &alive, &marker)?;
+    if mounted(kernel, &alive)?.as_ref() != Some(&marker) {
+        let why = "another process has made a marker at the same time: this tries again";
+        return Err(Error::io("mark", &alive, io::Error::other(why)));
+    }
     tracing::info!(
         kernel = name,
         node,
@@ -174,6 +178,21 @@ pub fn own_nonces(state_dir: &Path) -> kernel::Result<BTreeSet<String>> {
     let names = file::list(handle.as_fd())?;
     let own = names.iter().filter_map(|name| Marker::read(name));
     Ok(own.map(|marker| marker.nonce).collect())
+}
+
+/// The nonces of a node's markers that do not count any more, because a person has removed their files.
+pub fn lost_nonces<'l>(
+    loops: impl IntoIterator<Item = &'l LoopInfo>,
+    node: &str,
+) -> BTreeSet<String> {
+    let paths = loops
+        .into_iter()
+        .filter_map(|device| device.backing_path.strip_suffix(" (deleted)"));
+    paths
+        .filter_map(Marker::read)
+        .filter(|marker| marker.node == node)
+        .map(|marker| marker.nonce)
+        .collect()
 }
 
 /// Removes the files of earlier markers. A file that a device still has keeps its name: the name is

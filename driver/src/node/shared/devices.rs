@@ -97,6 +97,11 @@ impl Devices {
         pins::dead(&self.pins, &self.markers)
     }
 
+    /// The nonces of a node's markers that do not count any more: their files are removed.
+    pub(super) fn lost_nonces(&self, node: &str) -> BTreeSet<String> {
+        markers::lost_nonces(self.state.loops.iter(), node)
+    }
+
     /// True if a node shares the kernel of this name.
     pub(super) fn is_here(&self, node: &str, kernel: &str) -> bool {
         let seen = markers::seen(self.state.loops.iter(), kernel);

@@ -98,7 +98,8 @@ impl Node {
     pub(in crate::node) fn renew_pins(&self, marker: &Marker) -> Result<()> {
         let kernel = self.pools.kernel();
         let known = Devices::known(kernel)?;
-        let nonces = markers::own_nonces(&self.pools.options().state_dir)?;
+        let mut nonces = markers::own_nonces(&self.pools.options().state_dir)?;
+        nonces.append(&mut known.lost_nonces(&self.config.node_id));
         if !self.unpinned(&known, marker, &nonces)?.is_empty() {
             let _alone = self.pinning.lock();
             let devices = Devices::look(kernel)?;

@@ -145,3 +145,27 @@ fn what_another_driver_of_the_node_uses_is_not_pinned() {
     m.o.detach(id, "u").unwrap();
     assert_eq!(m.o.loops(id), []);
 }
+
+/// A person removes the marker's file. The node makes another one, and pins again what it uses.
+#[test]
+fn a_marker_without_its_file_is_replaced() {
+    let m = Machine::new();
+    let id = m.o.create(ext4(), BYTES);
+    let context = m.o.attach(id, "u", &single()).unwrap();
+    m.u.use_it(id, &context, &single()).unwrap();
+    let alive = m.u.alive();
+    for entry in std::fs::read_dir(alive.parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path != alive {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    m.u.node().keep_marker().unwrap();
+    assert_eq!(m.o.pins_over(m.o.device(id).minor), 2);
+    refused!(m.o.detach(id, "u"), Error::NotYet(_));
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    m.o.node().keep_marker().unwrap();
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    assert_eq!(m.o.loops(id), []);
+}
