@@ -10,6 +10,7 @@ pub mod context;
 pub mod decide;
 pub mod kernels;
 pub mod markers;
+mod pin_label;
 pub mod pins;
 #[cfg(test)]
 pub(crate) mod testing;

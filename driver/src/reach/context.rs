@@ -85,6 +85,7 @@ impl PublishContext {
 
     /// The context as a map. It is part of the attachment, which all may read.
     pub fn write(&self) -> BTreeMap<String, String> {
+        let nodes = if self.many_nodes { MANY } else { ONE };
         let entries = [
             (REACH, REACH_KERNEL.to_owned()),
             (BOOT, self.boot.clone()),
@@ -96,7 +97,7 @@ impl PublishContext {
             (PROVISIONING, self.provisioning.as_str().to_owned()),
             (DISCARD, self.discard.to_string()),
             (OWNER, self.owner.clone()),
-            (NODES, if self.many_nodes { MANY } else { ONE }.to_owned()),
+            (NODES, nodes.to_owned()),
         ];
         entries
             .into_iter()

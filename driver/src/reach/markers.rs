@@ -19,6 +19,7 @@ use rustix::fs::OFlags;
 use uuid::Uuid;
 
 use super::kernels::{is_kernel_name, is_node_name};
+use super::pin_label;
 use crate::kernel::{
     self, Error, FsType, Kernel, LoopInfo, LoopSpec, MkfsSpec, MountSpec, MountTable, file,
     topmost_mount,
@@ -160,6 +161,10 @@ pub fn keep(
     remove_unused(kernel, &dir)?;
     let marker = Marker::new(name, node);
     make(kernel, &dir, &alive, &marker)?;
+    if mounted(kernel, &alive)?.as_ref() != Some(&marker) {
+        let why = "another process has made a marker at the same time: this tries again";
+        return Err(Error::io("mark", &alive, io::Error::other(why)));
+    }
     tracing::info!(
         kernel = name,
         node,
@@ -182,16 +187,44 @@ fn mounted(kernel: &dyn Kernel, alive: &Path) -> kernel::Result<Option<Marker>> 
     Ok(device.as_ref().and_then(of))
 }
 
+/// The nonces of the markers of this state directory. Those of earlier ones are among them as long as
+/// pins of them are left.
+pub fn own_nonces(state_dir: &Path) -> kernel::Result<BTreeSet<String>> {
+    let handle = open(&state_dir.join(DIRECTORY))?;
+    let names = file::list(handle.as_fd())?;
+    let own = names.iter().filter_map(|name| Marker::read(name));
+    Ok(own.map(|marker| marker.nonce).collect())
+}
+
+/// The nonces of a node's markers that do not count any more, because a person has removed their files.
+pub fn lost_nonces<'l>(
+    loops: impl IntoIterator<Item = &'l LoopInfo>,
+    node: &str,
+) -> BTreeSet<String> {
+    let paths = loops
+        .into_iter()
+        .filter_map(|device| device.backing_path.strip_suffix(" (deleted)"));
+    paths
+        .filter_map(Marker::read)
+        .filter(|marker| marker.node == node)
+        .map(|marker| marker.nonce)
+        .collect()
+}
+
 /// Removes the files of earlier markers. A file that a device still has keeps its name: the name is
-/// the marker.
+/// the marker. One with pins stays, too: it says that they are of this node and driver.
 fn remove_unused(kernel: &dyn Kernel, dir: &Path) -> kernel::Result<()> {
-    let used: BTreeSet<String> = all(&kernel.loops()?)
+    let loops = kernel.loops()?;
+    let used: BTreeSet<String> = all(&loops).iter().map(Marker::file_name).collect();
+    let pinned: BTreeSet<&str> = loops
         .iter()
-        .map(Marker::file_name)
+        .filter_map(|device| pin_label::nonce(&device.label))
         .collect();
     let handle = open(dir)?;
     for name in file::list(handle.as_fd())? {
-        if Marker::read(&name).is_some() && !used.contains(&name) {
+        let is_unused = Marker::read(&name)
+            .is_some_and(|marker| !used.contains(&name) && !pinned.contains(marker.nonce.as_str()));
+        if is_unused {
             file::remove(handle.as_fd(), &name)?;
         }
     }

@@ -4,15 +4,13 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::markers::{Marker, is_nonce};
+use super::markers::Marker;
+use super::pin_label;
 use crate::kernel::LoopInfo;
-
-/// What the label of a pin begins with. The kernel keeps 63 bytes of a label.
-const LABEL: &str = "hostloop-pin-";
 
 /// The label of the pins of the container with this marker.
 pub fn label(nonce: &str) -> String {
-    format!("{LABEL}{nonce}")
+    pin_label::of(nonce)
 }
 
 /// A pin on a device.
@@ -32,10 +30,7 @@ pub fn of<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> Vec<Pin> {
 }
 
 fn pin(device: &LoopInfo) -> Option<Pin> {
-    let nonce = device.label.strip_prefix(LABEL)?;
-    if !device.read_only || !is_nonce(nonce) {
-        return None;
-    }
+    let nonce = pin_label::nonce(&device.label).filter(|_| device.read_only)?;
     Some(Pin {
         minor: device.minor,
         over: device.below()?,

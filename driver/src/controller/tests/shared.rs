@@ -136,14 +136,6 @@ impl Shared {
         Ok(response.publish_context)
     }
 
-    fn delete(&self, id: &str) -> Result<()> {
-        let request = csi::DeleteVolumeRequest {
-            volume_id: id.to_owned(),
-            ..Default::default()
-        };
-        self.bench.controller.delete_volume(request).map(drop)
-    }
-
     fn script(&self, change: impl FnOnce(&mut Script)) {
         change(&mut self.stand.script.lock());
     }
@@ -336,16 +328,16 @@ fn a_device_that_was_not_released_keeps_no_volume_from_its_deletion() {
     let shared = Shared::new();
     let id = shared.create("a");
     shared.publish(&id, "n2", ONE).unwrap();
-    assert_says(shared.delete(&id), "is published to node n2");
+    assert_says(shared.bench.delete(&id), "is published to node n2");
     shared.script(|script| script.release_fails = true);
     assert_answer(shared.bench.unpublish(&id, "n2"), "Unavailable");
-    assert_answer(shared.delete(&id), "Unavailable");
+    assert_answer(shared.bench.delete(&id), "Unavailable");
     assert_eq!(shared.calls(), ["anchor", "release", "release"]);
     shared.script(|script| script.release_fails = false);
-    shared.delete(&id).unwrap();
+    shared.bench.delete(&id).unwrap();
     assert_eq!(shared.calls(), ["release"]);
     let unused = shared.create("b");
-    shared.delete(&unused).unwrap();
+    shared.bench.delete(&unused).unwrap();
     assert!(shared.calls().is_empty());
 }
 

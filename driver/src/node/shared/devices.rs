@@ -108,6 +108,11 @@ impl Devices {
         pins::dead(&self.pins, &self.markers)
     }
 
+    /// The nonces of a node's markers that do not count any more: their files are removed.
+    pub(super) fn lost_nonces(&self, node: &str) -> BTreeSet<String> {
+        markers::lost_nonces(self.state.loops.iter(), node)
+    }
+
     /// The marker of a node that shares the kernel of this name.
     pub(super) fn marker_of(&self, node: &str, kernel: &str) -> Option<&LoopInfo> {
         let mut devices = self.state.loops.iter();

@@ -8,9 +8,9 @@ use super::dead_pins::DeadPins;
 use super::{Devices, only};
 use crate::kernel::{LoopDevice, LoopInfo, LoopSpec};
 use crate::node::{Error, Node, Result, detach_loop};
-use crate::reach::markers::Marker;
+use crate::reach::markers::{self, Marker};
 use crate::reach::pins;
-use crate::storage::{self, VolumeHandle, VolumeId};
+use crate::storage::{VolumeHandle, VolumeId};
 
 /// What keeps changes of pins apart, and which pins seem to be dead.
 #[derive(Debug, Default)]
@@ -101,10 +101,12 @@ impl Node {
     pub(in crate::node) fn renew_pins(&self, marker: &Marker) -> Result<()> {
         let kernel = self.pools.kernel();
         let known = Devices::known(kernel)?;
-        if !self.unpinned(&known, marker)?.is_empty() {
+        let mut nonces = markers::own_nonces(&self.pools.options().state_dir)?;
+        nonces.append(&mut known.lost_nonces(&self.config.node_id));
+        if !self.unpinned(&known, marker, &nonces)?.is_empty() {
             let _alone = self.pinning.lock();
             let devices = Devices::look(kernel)?;
-            for device in self.unpinned(&devices, marker)? {
+            for device in self.unpinned(&devices, marker, &nonces)? {
                 let opened = kernel.loop_reopen(device)?;
                 self.attach_pin(&opened, marker)?;
                 tracing::warn!(
@@ -120,26 +122,25 @@ impl Node {
         Ok(())
     }
 
-    /// The devices of shared volumes that this node uses without a pin of this marker.
-    fn unpinned<'d>(&self, devices: &'d Devices, marker: &Marker) -> Result<Vec<&'d LoopInfo>> {
+    /// The devices of shared volumes that this node uses without a pin of this marker. `nonces` are those
+    /// of this driver: what another driver has on this node is not pinned, since nothing would end that.
+    fn unpinned<'d>(
+        &self,
+        devices: &'d Devices,
+        marker: &Marker,
+        nonces: &BTreeSet<String>,
+    ) -> Result<Vec<&'d LoopInfo>> {
         let used = devices.used_outside(&self.anchors()?).into_iter();
         let unpinned = used.filter(|minor| devices.pin_by(marker, *minor).is_none());
         Ok(unpinned
             .filter_map(|minor| devices.device(minor))
-            .filter(|device| self.is_of_shared_volume(device, devices))
+            .filter(|device| {
+                let over = only(device.minor);
+                let mut pins = devices.pins_over(&over);
+                pins.any(|pin| nonces.contains(&pin.nonce))
+                    || self.is_owner_of(devices, device.minor)
+            })
             .collect())
-    }
-
-    /// True for the device of a volume that all nodes may use. Only such devices are ever pinned.
-    fn is_of_shared_volume(&self, device: &LoopInfo, devices: &Devices) -> bool {
-        let Some(volume) = volume_of(device) else {
-            return false;
-        };
-        devices.is_pinned(device.minor)
-            || match self.pools.volume(&VolumeHandle::Id(volume)) {
-                Ok(record) => record.is_shared(),
-                Err(error) => matches!(error, storage::Error::ForeignPool(_)),
-            }
     }
 
     /// Detaches the pins of nodes that are gone, on devices of this node's own volumes.

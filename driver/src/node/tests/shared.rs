@@ -28,7 +28,7 @@ struct Machine {
     u: SharedNode,
     w: SharedNode,
     kernel: Arc<Model>,
-    _by: SharedBy,
+    by: SharedBy,
 }
 
 impl Machine {
@@ -49,7 +49,7 @@ impl Machine {
             u,
             w,
             kernel,
-            _by: by,
+            by,
         }
     }
 

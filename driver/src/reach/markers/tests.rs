@@ -98,6 +98,10 @@ fn a_marker_stays_as_long_as_its_mount() {
     let again = keep(&kernel, state.path(), "k", "n").unwrap();
     assert_ne!(again.nonce, first.nonce);
     assert_eq!(files(&state), 1);
+    assert_eq!(
+        own_nonces(state.path()).unwrap(),
+        BTreeSet::from([again.nonce])
+    );
 }
 
 /// Volumes are pinned by the marker with the old name. Not all nodes learn the new one at once.

@@ -127,3 +127,45 @@ fn a_node_that_shares_no_kernel_any_more_gives_back_what_it_has(
     m.o.detach(id, "u").unwrap();
     m.assert_unused(id, "detached");
 }
+
+/// It has a state directory of its own, and would never end a pin of what it did not stage.
+#[test]
+fn what_another_driver_of_the_node_uses_is_not_pinned() {
+    let m = Machine::new();
+    let mut site = SharedNode::<Model>::site();
+    site.kernel = m.u.site.kernel.clone();
+    let other = SharedNode::start("u", site, &m.by, |_| {});
+    let id = m.o.create(ext4(), BYTES);
+    let context = m.o.attach(id, "u", &many()).unwrap();
+    m.u.use_it(id, &context, &many()).unwrap();
+    let minor = m.o.device(id).minor;
+    other.node().keep_marker().unwrap();
+    assert_eq!(m.o.pins_over(minor), 1);
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    assert_eq!(m.o.loops(id), []);
+}
+
+/// A person removes the marker's file. The node makes another one, and pins again what it uses.
+#[test]
+fn a_marker_without_its_file_is_replaced() {
+    let m = Machine::new();
+    let id = m.o.create(ext4(), BYTES);
+    let context = m.o.attach(id, "u", &single()).unwrap();
+    m.u.use_it(id, &context, &single()).unwrap();
+    let alive = m.u.alive();
+    for entry in std::fs::read_dir(alive.parent().unwrap()).unwrap() {
+        let path = entry.unwrap().path();
+        if path != alive {
+            std::fs::remove_file(path).unwrap();
+        }
+    }
+    m.u.node().keep_marker().unwrap();
+    assert_eq!(m.o.pins_over(m.o.device(id).minor), 2);
+    refused!(m.o.detach(id, "u"), Error::NotYet(_));
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    m.o.node().keep_marker().unwrap();
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    assert_eq!(m.o.loops(id), []);
+}
