@@ -19,7 +19,7 @@ use rustix::fs::OFlags;
 use uuid::Uuid;
 
 use super::kernels::{is_kernel_name, is_node_name};
-use super::pin_label;
+use super::pin_label::{self, is_nonce};
 use crate::kernel::{
     self, Error, FsType, Kernel, LoopInfo, LoopSpec, MkfsSpec, MountSpec, MountTable, file,
     topmost_mount,
@@ -33,8 +33,6 @@ const LABEL: &str = "hostloop-marker";
 const DIRECTORY: &str = "kernel";
 /// The mount point of the marker, in that directory.
 const ALIVE: &str = "alive";
-/// Length of a nonce, in hexadecimal digits.
-const NONCE: usize = 32;
 /// Size of a marker's filesystem, which nothing is written to.
 const BYTES: u64 = 1 << 20;
 
@@ -85,11 +83,6 @@ impl Marker {
             nonce: nonce.to_owned(),
         })
     }
-}
-
-/// True for the random word of a marker.
-pub(super) fn is_nonce(word: &str) -> bool {
-    word.len() == NONCE && word.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
 
 /// The marker that a loop device is.

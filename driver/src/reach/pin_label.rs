@@ -1,9 +1,9 @@
 //! The labels of pins. Each names the marker of its container by the nonce. Pure.
 
-use super::markers::is_nonce;
-
 /// What the label of a pin begins with. The kernel keeps 63 bytes of a label.
 const PREFIX: &str = "hostloop-pin-";
+/// Length of a nonce, in hexadecimal digits.
+const NONCE: usize = 32;
 
 /// The label of the pins of the container with this marker.
 pub(super) fn of(nonce: &str) -> String {
@@ -12,7 +12,10 @@ pub(super) fn of(nonce: &str) -> String {
 
 /// The nonce in the label of a pin; `None` for any other label.
 pub(super) fn nonce(label: &str) -> Option<&str> {
-    let nonce = label.strip_prefix(PREFIX)?;
+    label.strip_prefix(PREFIX).filter(|nonce| is_nonce(nonce))
+}
 
-    is_nonce(nonce).then_some(nonce)
+/// True for what a marker has as its nonce.
+pub(super) fn is_nonce(word: &str) -> bool {
+    word.len() == NONCE && word.bytes().all(|c| matches!(c, b'0'..=b'9' | b'a'..=b'f'))
 }
