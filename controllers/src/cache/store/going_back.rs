@@ -6,8 +6,9 @@
 //! for the server's version. If that is lower, the watch is answered as one from a version that the
 //! server has forgotten, and everything is listed again.
 //!
-//! This misses a server with versions that have caught up before that question. A server that is
-//! restored as its documentation advises skips versions instead, and forgets the older ones.
+//! This misses a server with versions that have caught up before that question, and one that goes
+//! back between two watches without being away. A server that is restored as its documentation
+//! advises skips versions instead, and forgets the older ones.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,9 +22,6 @@ use tonic::codegen::http::{Request, Response};
 
 use crate::client::kube::is_watch;
 
-/// A watch that ends this much before its time has ended early.
-const EARLY: Duration = Duration::from_secs(1);
-
 /// The latest watch of a store.
 #[derive(Default)]
 struct Latest {
@@ -34,10 +32,11 @@ struct Latest {
 }
 
 impl Latest {
-    /// Whether the next watch may meet a server that went back.
+    /// Whether the next watch may meet a server that went back. A server counts the time of a watch
+    /// from its request, and this process from before it: none ends by itself before `end`.
     fn is_doubtful(&mut self) -> bool {
         let end = self.end.take();
-        self.is_broken |= end.is_some_and(|end| Instant::now() + EARLY < end);
+        self.is_broken |= end.is_some_and(|end| Instant::now() < end);
         self.is_broken
     }
 }

@@ -150,7 +150,7 @@ impl Sender {
     async fn try_send(&mut self, event: &ClusterEvent) -> bool {
         match tokio::time::timeout(DEADLINE, self.send(event)).await {
             Ok(Ok(())) => true,
-            Ok(Err(error)) if is_outage(&error) => false,
+            Ok(Err(error)) if may_be_accepted_later(&error) => false,
             Ok(Err(error)) => {
                 self.metrics.event_lost();
                 tracing::debug!(reason = %event.reason, %error, "an event was not accepted");
@@ -237,6 +237,13 @@ impl Sender {
             ..Object::default()
         }
     }
+}
+
+/// True if the API server gave no answer, or can't accept an event now: it has too many requests, or
+/// its storage or a webhook fails. An event that arrives late harms nothing.
+fn may_be_accepted_later(error: &kube::Error) -> bool {
+    let is_busy = matches!(error, kube::Error::Api(status) if matches!(status.code, 429 | 500));
+    is_busy || is_outage(error)
 }
 
 /// The wall clock when an event was emitted.

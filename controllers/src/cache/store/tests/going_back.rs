@@ -2,6 +2,9 @@
 
 use super::*;
 
+/// How long a watch takes.
+const WATCH: Duration = Duration::from_secs(290);
+
 fn volume(name: &str, phase: &str) -> serde_json::Value {
     json!({"kind": "PersistentVolume", "apiVersion": "v1", "metadata": {"name": name},
         "status": {"phase": phase}})
@@ -51,6 +54,38 @@ async fn a_store_goes_back_with_its_server() {
     tokio::time::sleep(Duration::from_secs(5)).await;
     let changed = expect(&[("changed", "Released"), ("deleted", "Pending")]);
     assert_eq!(phases(&watch), changed);
+    ended.await;
+}
+
+/// The server ends a watch half a second before its time.
+#[tokio::test(start_paused = true)]
+async fn a_store_goes_back_at_the_end_of_a_watch() {
+    let api = crate::testing::FakeApi::default();
+    api.put(volume("a", "Pending"));
+    let backup = api.backup();
+    api.put(volume("a", "Bound"));
+    let (watch, ended) = running(&api);
+    watch.synced().await;
+    assert_eq!(phases(&watch), expect(&[("a", "Bound")]));
+    tokio::time::sleep(WATCH - Duration::from_millis(500)).await;
+    api.restore(&backup);
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(phases(&watch), expect(&[("a", "Pending")]));
+    ended.await;
+}
+
+/// A watch that ends in its time leads to no question.
+#[tokio::test(start_paused = true)]
+async fn after_a_watch_the_next_one_follows() {
+    let api = crate::testing::FakeApi::default();
+    api.put(volume("a", "Bound"));
+    let (watch, ended) = running(&api);
+    watch.synced().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    api.requests();
+    tokio::time::sleep(WATCH).await;
+    let requests = api.requests();
+    assert_eq!(requests.len(), 1, "{requests:?}");
     ended.await;
 }
 

@@ -220,6 +220,19 @@ async fn an_event_without_an_answer_is_sent_again() {
     }
 }
 
+/// An event that the API server does not accept is lost, unless it may accept it later.
+#[tokio::test(start_paused = true)]
+async fn an_event_for_a_busy_server_is_sent_again() {
+    for (code, expected) in [(429, 0), (500, 0), (503, 0), (403, 1)] {
+        let api = FakeApi::default();
+        api.fault(&[], "events", Some(3), Fault::Refuse(code));
+        let lost = send(&api, CancellationToken::new(), |events| {
+            emit(events, EventKind::Warning);
+        });
+        assert_eq!(lost.await, expected, "{code}");
+    }
+}
+
 /// What waits in the queue is cut already, and so is what the sender remembers.
 #[tokio::test]
 async fn a_long_message_does_not_wait() {
