@@ -48,10 +48,13 @@ impl Container {
                 job(&mut node);
             }
         });
-        Container {
+        let container = Container {
             jobs: Some(jobs),
             thread: Some(thread),
-        }
+        };
+        // Others find its marker once it has started.
+        container.run(|_| {});
+        container
     }
 
     /// Calls this in the node's thread.
