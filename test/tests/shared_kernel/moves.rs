@@ -39,7 +39,7 @@ pub(crate) async fn a_writer_moves(site: &Site, times: u32) {
     site.cluster.apply(&deployment.to_string());
     let mut here = running(site, "").await;
     for turn in 0..times {
-        let said = drained(site, &here);
+        let said = drained(site, &here).await;
         let next = running(site, &here.node).await;
         site.cluster.kubectl(&["uncordon", &here.node]);
         let found = site.sh(&next.name, &format!("grep -c -x {said} /log/numbers"));
@@ -138,10 +138,17 @@ async fn running(site: &Site, not_on: &str) -> Writer {
 }
 
 /// Drains the writer's node, and returns the last number that it said.
-fn drained(site: &Site, writer: &Writer) -> u64 {
-    let said = std::thread::scope(|scope| {
-        let follow = ["logs", "--follow", "-n", NAMESPACE, &writer.name];
-        let said = scope.spawn(move || site.cluster.try_kubectl(&follow));
+async fn drained(site: &Site, writer: &Writer) -> u64 {
+    let log = ["logs", "-n", NAMESPACE, &writer.name];
+    // The pod may be gone before its log is followed.
+    let earlier = wait_for("a number", PATIENCE, async || {
+        let said = site.cluster.try_kubectl(&log)?;
+        last_number(&said).ok_or(said)
+    })
+    .await;
+    let followed = std::thread::scope(|scope| {
+        let follow = [&log[..], &["--follow"]].concat();
+        let followed = scope.spawn(move || site.cluster.try_kubectl(&follow));
         site.cluster.kubectl(&[
             "drain",
             &writer.node,
@@ -150,9 +157,12 @@ fn drained(site: &Site, writer: &Writer) -> u64 {
             "--pod-selector=app=writer",
             "--timeout=300s",
         ]);
-        said.join().expect("kubectl was run")
+        followed.join().expect("kubectl was run")
     });
-    let said = said.unwrap_or_else(|said| said);
-    let numbers = said.lines().filter_map(|line| line.parse().ok());
-    numbers.max().unwrap_or_else(|| panic!("no number: {said}"))
+    let followed = followed.unwrap_or_else(|said| said);
+    last_number(&followed).unwrap_or(earlier)
+}
+
+fn last_number(log: &str) -> Option<u64> {
+    log.lines().filter_map(|line| line.parse().ok()).max()
 }
