@@ -128,11 +128,9 @@ impl Settings {
         objects
     }
 
-    /// The objects of components that these settings do not ask for. What the controller keeps in
-    /// Secrets and ConfigMaps stays for the next time, and classes of snapshots stay for the objects that
-    /// name them.
-    pub(crate) fn unrequested(&self) -> Vec<ObjectKey> {
-        let all = Settings {
+    /// These settings with all components that an installation may ask for.
+    fn with_all_components(&self) -> Settings {
+        Settings {
             kernels: Some(Kernels::new()),
             faults: true,
             snapshot_metadata: true,
@@ -141,9 +139,15 @@ impl Settings {
                 ..self.snapshots
             },
             ..self.clone()
-        };
+        }
+    }
+
+    /// The objects of components that these settings do not ask for. What the controller keeps in
+    /// Secrets and ConfigMaps stays for the next time, and classes of snapshots stay for the objects that
+    /// name them.
+    pub(crate) fn unrequested(&self) -> Vec<ObjectKey> {
         let requested: BTreeSet<ObjectKey> = self.objects().iter().map(ObjectKey::of).collect();
-        let all = all.objects();
+        let all = self.with_all_components().objects();
         all.iter()
             .map(ObjectKey::of)
             .filter(|key| !requested.contains(key))

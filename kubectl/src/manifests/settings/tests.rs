@@ -277,16 +277,7 @@ fn components_that_are_not_asked_for_are_known() {
         let found = unrequested.iter().find(|key| key.starts_with(kept));
         assert_eq!(found, None);
     }
-    let all = Settings {
-        kernels: Some(Kernels::new()),
-        faults: true,
-        snapshot_metadata: true,
-        snapshots: Snapshots {
-            controller: true,
-            ..Snapshots::default()
-        },
-        ..Settings::default()
-    };
+    let all = Settings::default().with_all_components();
     assert_eq!(keys(all), [] as [String; 0]);
 }
 
