@@ -51,6 +51,17 @@ pub(super) fn not_there(volume: VolumeId) -> Error {
     Error::NotFound(format!("volume {volume} at this path"))
 }
 
+/// The filesystem of a volume that is mounted at a path.
+pub(super) fn filesystem_at(
+    volume: VolumeId,
+    state: &VolumeState,
+    path: &Path,
+) -> Result<MountedAt> {
+    let fs = state.mount_at(path).and_then(|e| FsType::parse(&e.fs_type));
+    fs.map(MountedAt::Filesystem)
+        .ok_or_else(|| not_there(volume))
+}
+
 impl Node {
     /// Finds what of a volume is at a path. NOT_FOUND if it is not there, UNAVAILABLE while a btrfs
     /// at the path does not say whether it is the volume's.
@@ -61,12 +72,7 @@ impl Node {
         path: &Path,
     ) -> Result<MountedAt> {
         let device = match state.at(path) {
-            MountedObject::Filesystem { .. } => {
-                let fs = state.mount_at(path).and_then(|e| FsType::parse(&e.fs_type));
-                return Ok(MountedAt::Filesystem(
-                    fs.ok_or_else(|| not_there(record.id))?,
-                ));
-            }
+            MountedObject::Filesystem { .. } => return filesystem_at(record.id, state, path),
             MountedObject::Device { minor, .. } => state.kernel().device(minor),
             MountedObject::Nothing
                 if record

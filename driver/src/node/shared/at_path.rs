@@ -4,8 +4,7 @@ use std::path::Path;
 
 use super::Devices;
 use crate::diagnose::{MountedObject, VolumeState};
-use crate::kernel::FsType;
-use crate::node::volume_lookup::{MountedAt, not_there};
+use crate::node::volume_lookup::{MountedAt, filesystem_at, not_there};
 use crate::node::{Node, Result};
 use crate::storage::VolumeId;
 
@@ -18,10 +17,7 @@ impl Node {
         path: &Path,
     ) -> Result<MountedAt> {
         let device = match state.at(path) {
-            MountedObject::Filesystem { .. } => {
-                let fs = state.mount_at(path).and_then(|e| FsType::parse(&e.fs_type));
-                return Ok(MountedAt::Filesystem(fs.ok_or_else(|| not_there(volume))?));
-            }
+            MountedObject::Filesystem { .. } => return filesystem_at(volume, state, path),
             MountedObject::Device { minor, .. } => state.kernel().device(minor),
             // A raw block volume that is staged has nothing at its path.
             MountedObject::Nothing if self.is_staged_raw(state)? => state.own().next(),
