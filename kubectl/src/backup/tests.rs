@@ -166,17 +166,22 @@ async fn a_snapshot_that_no_backup_has_made_stays() {
     );
 }
 
+/// Makes a backup of a claim of this mode, which fails and leaves nothing.
+async fn failed_backup(mode: &str, command: &str) -> (FakeApi, TempDir) {
+    let (api, dir) = (cluster(mode), tempfile::tempdir().unwrap());
+    let service = FakeService::start(&api).await;
+    service.lists(&[(0, 4096)]);
+    // Nothing answers the exec.
+    let failed = outcome(&api, command, &dir).await.unwrap_err();
+    assert!(failed.contains("pods/exec"), "{failed}");
+    assert_eq!(left(&api), [""; 0], "{mode}");
+    (api, dir)
+}
+
 #[tokio::test]
 async fn a_backup_that_fails_leaves_nothing() {
     for mode in ["Block", "Filesystem"] {
-        let (api, dir) = (cluster(mode), tempfile::tempdir().unwrap());
-        let service = FakeService::start(&api).await;
-        service.lists(&[(0, 4096)]);
-        // Nothing answers the exec.
-        let failed = outcome(&api, "backup data --to DIR", &dir).await;
-        let failed = failed.unwrap_err();
-        assert!(failed.contains("pods/exec"), "{failed}");
-        assert_eq!(left(&api), [""; 0], "{mode}");
+        let (api, dir) = failed_backup(mode, "backup data --to DIR").await;
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
         let contents = api.all("volumesnapshotcontents");
         let annotation = &contents[0]["metadata"]["annotations"]["snapshot.storage.kubernetes.io/allow-volume-mode-change"];
@@ -194,14 +199,7 @@ async fn a_backup_that_fails_leaves_nothing() {
 #[tokio::test]
 async fn the_bytes_are_read_in_the_other_namespace() {
     for mode in ["Block", "Filesystem"] {
-        let (api, dir) = (cluster(mode), tempfile::tempdir().unwrap());
-        let service = FakeService::start(&api).await;
-        service.lists(&[(0, 4096)]);
-        // Nothing answers the exec.
-        let failed = outcome(&api, "backup data --to DIR --via vault", &dir).await;
-        let failed = failed.unwrap_err();
-        assert!(failed.contains("pods/exec"), "{failed}");
-        assert_eq!(left(&api), [""; 0], "{mode}");
+        let (api, _dir) = failed_backup(mode, "backup data --to DIR --via vault").await;
         let made: Vec<String> = api
             .log()
             .into_iter()

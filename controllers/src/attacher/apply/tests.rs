@@ -56,6 +56,17 @@ impl Setup {
             .add(&self.attacher.attachments, with(attachment, patch));
     }
 
+    /// The volumes and nodes of the calls of ControllerUnpublishVolume.
+    fn unpublished(&self) -> Vec<(String, String)> {
+        let calls = self.world.script.calls().into_iter();
+        calls
+            .filter_map(|call| match call {
+                Call::Unpublish(call) => Some((call.volume_id, call.node_id)),
+                _ => None,
+            })
+            .collect()
+    }
+
     fn stored(&self) -> Option<serde_json::Value> {
         self.world.api.get("volumeattachments/va")
     }
@@ -318,15 +329,8 @@ async fn an_attachment_ends_without_its_volume() {
             setup.world.api.get(&path).is_none(),
             "{what}: it keeps its finalizer"
         );
-        let calls = setup.world.script.calls().into_iter();
-        let calls: Vec<_> = calls
-            .filter_map(|call| match call {
-                Call::Unpublish(call) => Some((call.volume_id, call.node_id)),
-                _ => None,
-            })
-            .collect();
         let expected = detached.map(|id| (id.to_owned(), "n1".to_owned()));
-        assert_eq!(calls, Vec::from_iter(expected), "{what}");
+        assert_eq!(setup.unpublished(), Vec::from_iter(expected), "{what}");
     }
 }
 

@@ -102,15 +102,8 @@ async fn without_its_volume_an_attachment_is_of_the_node_in_its_label() {
             .page(vec![entry("vol-a1-0", &[node])], "");
         let what = format!("{node} {label:?}");
         assert_eq!(setup.attacher.attachment(&name).await, Outcome::Done);
-        let calls = setup.world.script.calls().into_iter();
-        let calls: Vec<_> = calls
-            .filter_map(|call| match call {
-                Call::Unpublish(call) => Some((call.volume_id, call.node_id)),
-                _ => None,
-            })
-            .collect();
         let expected = is_detached.then(|| ("vol-a1-0".to_owned(), node.to_owned()));
-        assert_eq!(calls, Vec::from_iter(expected), "{what}");
+        assert_eq!(setup.unpublished(), Vec::from_iter(expected), "{what}");
         let stored = setup.world.api.get(&format!("volumeattachments/{name}"));
         assert_eq!(stored.is_none(), is_detached, "{what}");
     }
