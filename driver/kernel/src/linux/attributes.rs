@@ -30,6 +30,12 @@ pub(super) fn check() -> Result<()> {
     }
 }
 
+/// True unless it is certain that there is no such attribute: a device that sysfs can't show may be in
+/// use.
+pub(super) fn may_exist(path: &Path) -> bool {
+    path.try_exists().unwrap_or(true)
+}
+
 /// An attribute that the driver may write; `None` on a machine without block devices.
 fn tunable() -> Option<PathBuf> {
     let devices = std::fs::read_dir(Path::new(SYS).join("block"))
@@ -97,5 +103,19 @@ mod tests {
     #[case::no_such_device(libc::ENOENT, false)]
     fn what_this_container_may_not_write(#[case] errno: i32, #[case] expected: bool) {
         assert_eq!(is_refused(&io::Error::from_raw_os_error(errno)), expected);
+    }
+
+    #[test]
+    fn an_attribute_that_can_not_be_looked_at_may_exist() {
+        let root = Path::new("/");
+        let table = [
+            (root.to_owned(), true),
+            (root.join("no such directory/backing_file"), false),
+            // A name that the kernel refuses, as it may refuse any other.
+            (root.join("n".repeat(1000)), true),
+        ];
+        for (path, expected) in table {
+            assert_eq!(may_exist(&path), expected, "{}", path.display());
+        }
     }
 }

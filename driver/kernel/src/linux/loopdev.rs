@@ -249,7 +249,7 @@ pub(super) fn attached_minors() -> Result<Vec<u32>> {
 }
 
 fn is_attached(minor: u32) -> bool {
-    sysfs(minor, "loop/backing_file").exists()
+    attributes::may_exist(&sysfs(minor, "loop/backing_file"))
 }
 
 /// Queries the devices that the scope needs. Of others it reads the path only: an open would wait
