@@ -277,6 +277,15 @@ impl LoopInfo {
         is_loop.then(|| rustix::fs::minor(below))
     }
 
+    /// The minor of the loop device that this one may be over: the kernel does not describe this one at
+    /// present, and its file has the name of that one's node. In another mount namespace, the node may
+    /// have any directory.
+    pub fn may_be_over(&self) -> Option<u32> {
+        let node = self.file_path().file_name()?.to_str()?;
+        let over = node.strip_prefix("loop")?.parse().ok()?;
+        self.backing.is_none().then_some(over)
+    }
+
     /// True if the kernel does not report the backing file, but the path contains this file or
     /// directory name. The device may or may not hold the file in question.
     ///
@@ -476,6 +485,31 @@ mod tests {
                 ..LoopInfo::default()
             };
             assert_eq!(info.may_hold("vol-x"), may, "{info:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_may_be_over_the_one_that_its_path_names() {
+        let table = [
+            ("/dev/loop7", Some(7)),
+            ("/loop7", Some(7)),
+            ("/run/dev/loop7 (deleted)", Some(7)),
+            ("/pool/volumes/vol-1/image", None),
+            ("/dev/loop", None),
+            ("/dev/loop7p1", None),
+            ("", None),
+        ];
+        for (path, over) in table {
+            let device = LoopInfo {
+                backing_path: path.to_owned(),
+                ..LoopInfo::default()
+            };
+            let known = LoopInfo {
+                backing: Some(FileId { dev: 5, ino: 1 }),
+                ..device.clone()
+            };
+            assert_eq!(device.may_be_over(), over, "{path}");
+            assert_eq!(known.may_be_over(), None, "{path}");
         }
     }
 }

@@ -66,7 +66,8 @@ impl KernelState {
     }
 
     /// Describes the users of the device: mounts of its filesystem, binds of its node, and devices
-    /// over it (read-only ones of raw block volumes, and kubelet's). Empty for an idle device.
+    /// over it (read-only ones of raw block volumes, pins, and kubelet's). A device that does not answer
+    /// may be over it. Empty for an idle device.
     pub(crate) fn users(&self, minor: u32) -> Vec<String> {
         let mounted = self.mounts.of_loop(minor);
         let mounted = mounted.map(|m| format!("mounted at {}", m.mount_point.display()));
@@ -74,7 +75,10 @@ impl KernelState {
         let bound = bound.map(|m| format!("bound at {}", m.mount_point.display()));
         let over = self.loops.with(LoopKey::Below(minor));
         let over = over.map(|l| format!("under /dev/loop{}", l.minor));
-        mounted.chain(bound).chain(over).collect()
+        let silent = self.loops.silent();
+        let silent = silent.filter(|l| l.may_be_over() == Some(minor));
+        let silent = silent.map(|l| format!("perhaps under /dev/loop{}", l.minor));
+        mounted.chain(bound).chain(over).chain(silent).collect()
     }
 
     /// Minors with nothing attached and no bind of their device node, lowest first.
@@ -144,6 +148,21 @@ mod tests {
         for (minor, users) in table {
             assert_eq!(state.users(minor), users, "loop{minor}");
         }
+    }
+
+    #[test]
+    fn a_device_that_does_not_answer_may_be_a_user() {
+        let silent = LoopInfo {
+            minor: 9,
+            backing_path: "/dev/loop6".to_owned(),
+            ..LoopInfo::default()
+        };
+        let state = KernelState {
+            loops: vec![silent].into(),
+            ..KernelState::default()
+        };
+        assert_eq!(state.users(6), ["perhaps under /dev/loop9"]);
+        assert_eq!(state.users(7), [] as [&str; 0]);
     }
 
     #[test]

@@ -43,15 +43,6 @@ pub fn pinned<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> BTreeSet<u32
     of(loops).into_iter().map(|pin| pin.over).collect()
 }
 
-/// The minor of the loop device under one that the kernel does not describe at present: it may be a
-/// pin. While there is one over a device, that is not known to be without pins.
-pub fn undecided(device: &LoopInfo) -> Option<u32> {
-    // In another mount namespace, the node of a device may have any directory.
-    let node = device.file_path().file_name()?.to_str()?;
-    let over = node.strip_prefix("loop")?.parse().ok()?;
-    device.backing.is_none().then_some(over)
-}
-
 /// The nodes with a pin that lives, by the device that it pins: the container of its marker runs.
 pub fn live<'m>(pins: &[Pin], markers: &'m [Marker]) -> BTreeMap<u32, BTreeSet<&'m str>> {
     let mut live: BTreeMap<u32, BTreeSet<&'m str>> = BTreeMap::new();
@@ -75,7 +66,6 @@ pub fn dead(pins: &[Pin], markers: &[Marker]) -> Vec<Pin> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::kernel::FileId;
     use crate::reach::testing::{marker, pin_device};
 
     #[test]
@@ -141,30 +131,5 @@ mod tests {
         let expected = BTreeMap::from([(7, BTreeSet::from(["n2"]))]);
         assert_eq!(live(&pins, &again), expected);
         assert_eq!(dead(&pins, &again).len(), 3);
-    }
-
-    #[test]
-    fn a_silent_device_over_a_loop_device_may_be_a_pin() {
-        let table = [
-            ("/dev/loop7", Some(7)),
-            ("/loop7", Some(7)),
-            ("/run/dev/loop7 (deleted)", Some(7)),
-            ("/pool/volumes/vol-1/image", None),
-            ("/dev/loop", None),
-            ("/dev/loop7p1", None),
-            ("", None),
-        ];
-        for (path, over) in table {
-            let device = LoopInfo {
-                backing_path: path.to_owned(),
-                ..LoopInfo::default()
-            };
-            let known = LoopInfo {
-                backing: Some(FileId { dev: 5, ino: 1 }),
-                ..device.clone()
-            };
-            assert_eq!(undecided(&device), over, "{path}");
-            assert_eq!(undecided(&known), None, "{path}");
-        }
     }
 }

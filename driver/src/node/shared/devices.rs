@@ -57,8 +57,10 @@ impl Devices {
     /// UNAVAILABLE while the kernel can't describe a device that may be a pin on one of these.
     pub(super) fn refuse_undecided(&self, minors: &BTreeSet<u32>) -> Result<()> {
         let mut silent = self.state.loops.silent();
-        let undecided = silent
-            .find(|device| pins::undecided(device).is_some_and(|over| minors.contains(&over)));
+        let undecided = silent.find(|device| {
+            let over = device.may_be_over();
+            over.is_some_and(|over| minors.contains(&over))
+        });
         match undecided {
             None => Ok(()),
             Some(device) => Err(Error::NotYet(format!(
