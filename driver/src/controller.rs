@@ -146,13 +146,37 @@ impl Controller {
         kernel.map(|kernel| kernel.nodes).unwrap_or_default()
     }
 
-    /// The message for a volume.
-    fn message_of(&self, record: &VolumeRecord) -> Result<csi::Volume> {
-        let nodes = if record.is_shared() {
+    /// The nodes that may use a volume because they share this node's kernel, with this node; empty for
+    /// a volume of this node alone.
+    fn nodes_of(&self, record: &VolumeRecord) -> BTreeSet<String> {
+        if record.is_shared() {
             self.kernel_nodes()
         } else {
             BTreeSet::new()
-        };
+        }
+    }
+
+    /// The message for a volume.
+    fn message_of(&self, record: &VolumeRecord) -> Result<csi::Volume> {
+        Ok(to_proto::volume(
+            record,
+            &*self.here()?,
+            &self.nodes_of(record),
+        ))
+    }
+
+    /// The message for a volume that is made. Its nodes become those of a PersistentVolume, which can't
+    /// be changed. So a shared one waits while the list of the nodes can't be read.
+    fn message_of_new(&self, record: &VolumeRecord) -> Result<csi::Volume> {
+        let nodes = self.nodes_of(record);
+        if record.is_shared() && !nodes.contains(&self.config.node_id) {
+            return Err(Error::NotYet(format!(
+                "volume {} is made for all nodes of a kernel, and ConfigMap hostloop-kernels can't be \
+                 read now, or does not name this node: its PersistentVolume would be of this node for \
+                 good",
+                record.id
+            )));
+        }
         Ok(to_proto::volume(record, &*self.here()?, &nodes))
     }
 }

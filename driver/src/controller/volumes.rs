@@ -58,7 +58,7 @@ impl Controller {
             None => self.make(request)?,
         };
         Ok(csi::CreateVolumeResponse {
-            volume: Some(self.message_of(&record)?),
+            volume: Some(self.message_of_new(&record)?),
         })
     }
 

@@ -94,7 +94,7 @@ impl Anchors for Stand {
 struct Shared {
     bench: Bench,
     stand: Arc<Stand>,
-    _kernels: tempfile::TempDir,
+    kernels: tempfile::TempDir,
 }
 
 impl Shared {
@@ -116,7 +116,7 @@ impl Shared {
         Shared {
             bench: bench.anchored(Some(stand.clone())),
             stand,
-            _kernels: kernels,
+            kernels,
         }
     }
 
@@ -182,6 +182,28 @@ fn a_volume_names_all_nodes_of_its_kernel() {
     assert_eq!(of_one[0].volume_id, own);
     assert_eq!(of_one[0].accessible_topology, [place("t/node=n1")]);
     assert!(of_one[0].volume_context.is_empty());
+}
+
+/// The affinity of a PersistentVolume can't be changed.
+#[test]
+fn a_new_volume_has_all_nodes_of_its_kernel_or_no_answer() {
+    let shared = Shared::new();
+    let id = shared.create("a");
+    let request = || create_request_with("a", "reach=kernel");
+    let list = shared.kernels.path().join("machine");
+    // This node is not listed; the list is wrong; there is none.
+    for content in [Some("n2 n3"), Some("n1 n2 \u{7}"), None] {
+        match content {
+            Some(content) => std::fs::write(&list, content).unwrap(),
+            None => std::fs::remove_file(&list).unwrap(),
+        }
+        assert_answer(shared.bench.try_create(request()), "Unavailable");
+    }
+    std::fs::write(&list, "n1 n2").unwrap();
+    let volume = shared.bench.try_create(request()).unwrap();
+    assert_eq!(volume.volume_id, id);
+    let nodes = ["t/node=n1", "t/node=n2"].map(place);
+    assert_eq!(volume.accessible_topology, nodes);
 }
 
 #[test]
