@@ -138,7 +138,7 @@ mod tests {
         type Nodes<'a> = &'a [&'a str];
         type Row<'a> = (&'a [AccessMode], bool, bool, Nodes<'a>, Nodes<'a>, &'a str);
         // Modes, listed, here, published elsewhere, pinned elsewhere → the answer
-        let table: [Row<'_>; 10] = [
+        let table: [Row<'_>; 12] = [
             (&SINGLE, false, true, &[], &[], "not listed u"),
             (&MANY, false, false, &["w"], &["w"], "not listed u"),
             (&SINGLE, true, false, &[], &[], "other kernel u"),
@@ -147,6 +147,8 @@ mod tests {
             (&SINGLE, true, true, &["w", "x"], &[], "published w"),
             (&SINGLE, true, true, &[], &["w"], "held w"),
             (&SINGLE, true, true, &["x"], &["w"], "held w"),
+            (&SINGLE, true, true, &["w"], &["x", "y"], "held x"),
+            (&MANY, true, false, &["w"], &["w"], "other kernel u"),
             (&MANY, true, true, &[], &[], "ok"),
             (&MANY, true, true, &["w"], &["w", "x"], "ok"),
         ];
@@ -184,11 +186,13 @@ mod tests {
 
     #[test]
     fn a_volume_leaves_a_node_without_a_pin() {
-        let table: [(&str, &[&str], Option<&str>); 6] = [
+        let table: [(&str, &[&str], Option<&str>); 8] = [
             ("u", &[], None),
             ("u", &["w"], None),
             ("u", &["u"], Some("u")),
             ("u", &["u", "w"], Some("u")),
+            ("w", &["u", "w"], Some("w")),
+            ("v", &["u", "w"], None),
             ("", &[], None),
             ("", &["w", "x"], Some("w")),
         ];
