@@ -141,6 +141,19 @@ impl Devices {
             .collect()
     }
 
+    /// The pins of this node over devices that it does not use. `nonces` are those of this driver: another
+    /// one on this node may be about to use what it has pinned.
+    pub(super) fn unused_pins(&self, nonces: &BTreeSet<String>, anchors: &Path) -> Vec<&LoopInfo> {
+        let own = markers::own(self.state.loops.iter(), &self.state.mounts);
+        let used = self.used_outside(anchors);
+        let unused = self.pins.iter().filter(|pin| !used.contains(&pin.over));
+        unused
+            .filter(|pin| nonces.contains(&pin.nonce))
+            .filter(|pin| own.iter().any(|(_, marker)| marker.nonce == pin.nonce))
+            .filter_map(|pin| self.device(pin.minor))
+            .collect()
+    }
+
     /// The minors of devices that are mounted or bound in this mount namespace, anchors aside.
     pub(super) fn used_outside(&self, anchors: &Path) -> BTreeSet<u32> {
         let mounts = self.state.mounts.entries.iter();
@@ -248,6 +261,37 @@ mod tests {
 ";
         let used = devices(Vec::new(), mounts).used_outside(Path::new("/state/shared"));
         assert_eq!(used, BTreeSet::from([4, 5]));
+    }
+
+    #[test]
+    fn a_pin_is_left_over_if_nothing_here_uses_its_device() {
+        let (u, w, other) = (marker("u", 'a'), marker("w", 'b'), marker("u", 'c'));
+        let loops = vec![
+            marker_device(1, &u),
+            marker_device(2, &w),
+            marker_device(3, &other),
+            pin_device(10, 4, &u),
+            pin_device(11, 5, &u),
+            pin_device(12, 6, &u),
+            pin_device(13, 7, &u),
+            pin_device(14, 7, &w),
+            pin_device(15, 7, &other),
+            pin_device(16, 7, &marker("u", 'd')),
+        ];
+        // Mounted; bound; at its anchor alone. Nothing uses device 7. The second marker is of another driver.
+        let mounts = "\
+30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
+40 1 7:1 / /state/kernel/alive ro - ext4 /dev/loop1 ro
+41 1 7:3 / /other/kernel/alive ro - ext4 /dev/loop3 ro
+42 1 7:4 / /stage/vol rw - ext4 /dev/loop4 rw
+43 1 0:5 /loop5 /pod/raw rw - devtmpfs devtmpfs rw
+44 1 7:6 / /state/shared/vol rw - ext4 /dev/loop6 rw
+";
+        let all = devices(loops, mounts);
+        let nonces = ['a', 'd'].map(|digit| digit.to_string().repeat(32));
+        let unused = all.unused_pins(&nonces.into(), Path::new("/state/shared"));
+        let minors: Vec<u32> = unused.into_iter().map(|pin| pin.minor).collect();
+        assert_eq!(minors, [12, 13]);
     }
 
     #[test]

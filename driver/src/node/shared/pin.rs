@@ -17,6 +17,8 @@ use crate::storage::{VolumeHandle, VolumeId};
 pub(in crate::node) struct Pinning {
     changing: Mutex<()>,
     pub(super) dead: DeadPins,
+    /// True once this process has given back what the one before it has left.
+    is_tidy: Mutex<bool>,
 }
 
 impl Pinning {
@@ -93,6 +95,37 @@ impl Node {
         if let Err(error) = self.drop_pins(&only(minor)) {
             tracing::warn!(minor, %error, "a failed staging keeps its pin of the device");
         }
+    }
+
+    /// Gives back this node's pins over devices that it does not use, once, before this process takes
+    /// any. The process before it may have ended between the last use and that, and a kubelet that starts
+    /// again does not repeat the call. A version without shared volumes gives no pin back.
+    pub(in crate::node) fn drop_left_pins(&self) -> Result<()> {
+        let mut is_tidy = self.pinning.is_tidy.lock();
+        if *is_tidy {
+            return Ok(());
+        }
+        let kernel = self.pools.kernel();
+        let nonces = markers::own_nonces(&self.pools.options().state_dir)?;
+        let anchors = self.anchors()?;
+        let _alone = self.pinning.lock();
+        let devices = Devices::look(kernel)?;
+        for device in devices.unused_pins(&nonces, &anchors) {
+            let pin = device.minor;
+            match detach_loop::detach(kernel, device) {
+                Ok(is_detached) => tracing::info!(
+                    pin,
+                    is_detached,
+                    "nothing here uses what an earlier process has pinned, and the pin is given back"
+                ),
+                Err(error) => tracing::warn!(
+                    pin, %error,
+                    "nothing here uses what an earlier process has pinned, and its pin stays"
+                ),
+            }
+        }
+        *is_tidy = true;
+        Ok(())
     }
 
     /// Pins the devices of shared volumes that this node uses and that have no pin of this marker: a

@@ -28,12 +28,12 @@ impl Node {
             return Err(target_path::wrong(&target, "is where the volume is staged"));
         }
         let capability = capability(volume, requested, &context)?;
-        let requested = Requested {
+        let publication = Requested {
             path: target,
             read_only: req.readonly || capability.mode.is_read_only(),
             capability,
         };
-        if requested.read_only && requested.capability.access == Access::Block {
+        if publication.read_only && publication.capability.access == Access::Block {
             return Err(Error::FailedPrecondition(format!(
                 "volume {volume} is a raw block volume that nodes share, and can't be published \
                  read-only: a read-only device node takes writes all the same"
@@ -43,24 +43,29 @@ impl Node {
         let marker = self.own_marker()?;
         let minor = device.minor;
         if !Devices::is_there(self.pools.kernel(), |all| all.pin_by(&marker, minor))? {
-            return Err(Error::FailedPrecondition(format!(
-                "volume {volume} is not staged on this node: NodeStageVolume comes first"
-            )));
+            if publication.capability.access != Access::Block {
+                return Err(Error::FailedPrecondition(format!(
+                    "volume {volume} is not staged on this node: NodeStageVolume comes first"
+                )));
+            }
+            // The staging of a raw block volume is its pin alone. This process may have given it back when
+            // it started: nothing used it then.
+            self.stage_shared(volume, &staged_at, requested, &req.publish_context)?;
         }
         let identity = VolumeIdentity::unrecorded(volume);
-        let state = self.state(&identity, &[&requested.path, &staged_at])?;
+        let state = self.state(&identity, &[&publication.path, &staged_at])?;
         let stage = Stage {
             path: staged_at,
-            capability: requested.capability.clone(),
+            capability: publication.capability.clone(),
             minor: Some(device.minor),
             read_only_loops: BTreeMap::new(),
             disk: None,
         };
-        let decided = self.decide_shared(&state, &stage, &requested)?;
-        match &requested.capability.access {
+        let decided = self.decide_shared(&state, &stage, &publication)?;
+        match &publication.capability.access {
             Access::Block if decided == NodePublish::Done => Ok(()),
-            Access::Block => self.bind_device(&identity, &device, &requested.path),
-            Access::Mount { .. } => self.bind_mount(&state, &stage, decided, &requested),
+            Access::Block => self.bind_device(&identity, &device, &publication.path),
+            Access::Mount { .. } => self.bind_mount(&state, &stage, decided, &publication),
         }
     }
 

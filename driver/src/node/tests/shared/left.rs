@@ -169,3 +169,56 @@ fn a_marker_without_its_file_is_replaced() {
     m.o.detach(id, "u").unwrap();
     assert_eq!(m.o.loops(id), []);
 }
+
+/// A driver may end between the last use of a volume and the end of its pin, and a kubelet that starts
+/// again then does not unstage the volume once more.
+#[rstest]
+#[case::filesystem(ext4(), single())]
+#[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+fn a_pin_that_nothing_uses_ends_with_the_next_start_of_the_driver(
+    #[case] access: Access,
+    #[case] capability: csi::VolumeCapability,
+) {
+    let mut m = Machine::new();
+    let id = m.o.create(access, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &context, &capability).unwrap();
+    let minor = m.o.device(id).minor;
+    m.u.restart();
+    assert_eq!(m.o.pins_over(minor), 1, "it is in use");
+    for path in m.u.mounted().iter().rev() {
+        m.u.site.kernel.unmount(path).unwrap();
+    }
+    m.u.node().keep_marker().unwrap();
+    assert_eq!(m.o.pins_over(minor), 1, "a call may be about to use it");
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    m.u.restart();
+    assert_eq!(m.o.pins_over(minor), 0);
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
+
+/// Nothing shows that a raw block volume is staged but its pin.
+#[test]
+fn a_raw_block_volume_that_was_only_staged_is_published_after_a_start() {
+    let mut m = Machine::new();
+    let capability = block_as(Mode::SingleNodeWriter);
+    let id = m.o.create(Access::Block, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.stage(id, &context, &capability).unwrap();
+    m.u.restart();
+    let minor = m.o.device(id).minor;
+    assert_eq!(m.o.pins_over(minor), 0);
+    let publish = |m: &Machine| m.u.publish(id, &context, &capability, false);
+    // It is staged as before, so not beside another node.
+    m.w.stage(id, &context, &capability).unwrap();
+    refused!(publish(&m), Error::FailedPrecondition(_));
+    assert_eq!(m.o.pins_over(minor), 1);
+    m.w.unstage(id).unwrap();
+    publish(&m).unwrap();
+    assert_eq!(m.o.pins_over(minor), 1);
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
