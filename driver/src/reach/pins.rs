@@ -38,9 +38,14 @@ fn pin(device: &LoopInfo) -> Option<Pin> {
     })
 }
 
-/// The minors of the devices with a pin, whether its container runs or not.
+/// The minors of the devices with a pin, whether its container runs or not. A device that does not
+/// answer may be one.
 pub fn pinned<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> BTreeSet<u32> {
-    of(loops).into_iter().map(|pin| pin.over).collect()
+    let over = loops.into_iter().filter_map(|device| {
+        let pinned = pin(device).map(|pin| pin.over);
+        pinned.or_else(|| device.may_be_over())
+    });
+    over.collect()
 }
 
 /// The nodes with a pin that lives, by the device that it pins: the container of its marker runs.
@@ -120,6 +125,11 @@ mod tests {
         ];
         let pins = of(&devices);
         assert_eq!(pinned(&devices), BTreeSet::from([7, 8, 9]));
+        let silent = LoopInfo {
+            backing_path: "/dev/loop3".to_owned(),
+            ..LoopInfo::default()
+        };
+        assert_eq!(pinned([&silent]), BTreeSet::from([3]));
         let expected = BTreeMap::from([
             (7, BTreeSet::from(["n1", "n2"])),
             (8, BTreeSet::from(["n1"])),
