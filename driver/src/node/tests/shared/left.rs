@@ -222,3 +222,23 @@ fn a_raw_block_volume_that_was_only_staged_is_published_after_a_start() {
     m.o.detach(id, "u").unwrap();
     m.assert_unused(id, "detached");
 }
+
+/// Only the owner attaches a device. As long as a node uses the one that there is, others can, too.
+#[test]
+fn the_last_use_ends_the_device_of_an_owner_that_is_gone() {
+    let mut m = Machine::new();
+    let id = m.o.create(ext4(), BYTES);
+    let before = m.o.attach(id, "u", &many()).unwrap();
+    m.u.use_it(id, &before, &many()).unwrap();
+    m.o.die();
+    m.o.site.kernel.end();
+    m.u.end_use(id).unwrap();
+    refused!(m.u.stage(id, &before, &many()), Error::NotYet(_));
+    m.o.restart();
+    let after = m.o.attach(id, "u", &many()).unwrap();
+    assert_ne!(before, after);
+    m.u.use_it(id, &after, &many()).unwrap();
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
