@@ -14,6 +14,7 @@ use crate::node::unstage::foreign_mount;
 use crate::node::{Error, Node, Result, fs_group, mount_options, target_path};
 use crate::reach::context::PublishContext;
 use crate::reach::decide::{UseFacts, may_use};
+use crate::reach::markers::Marker;
 use crate::storage::{Access, AccessMode, Capability, Settings, VolumeId};
 
 /// A staging of a shared volume.
@@ -26,6 +27,8 @@ struct SharedStage<'a> {
     capability: &'a Capability,
     /// The owner's device. While it is open, its number goes to no other file.
     device: &'a LoopDevice,
+    /// The marker of this node's pin.
+    marker: &'a Marker,
 }
 
 impl Node {
@@ -60,6 +63,7 @@ impl Node {
             path: &path,
             capability: &capability,
             device: &device,
+            marker: &marker,
         };
         staging
             .finish()
@@ -109,6 +113,7 @@ impl SharedStage<'_> {
     /// Runs the steps after the pin.
     fn finish(&self) -> Result<()> {
         let look = self.node.certain_look()?;
+        self.check_pin(&look)?;
         self.refuse_others(&look)?;
         let info = look.devices.device(self.device.minor);
         self.node.compare_shared(self.volume, self.context, info)?;
@@ -121,6 +126,19 @@ impl SharedStage<'_> {
             .own_marker()
             .map(drop)
             .inspect_err(|_| self.unmount(mounted))
+    }
+
+    /// Checks that a look shows the pin of this call. One that does not may lack those of others, too.
+    fn check_pin(&self, look: &CertainLook) -> Result<()> {
+        let minor = self.device.minor;
+        if look.devices.pin_by(self.marker, minor).is_some() {
+            return Ok(());
+        }
+        Err(Error::NotYet(format!(
+            "volume {}: the kernel does not show what this node has attached over /dev/loop{minor}, or \
+             another process has detached it; this is tried again",
+            self.volume
+        )))
     }
 
     /// Checks that no other node uses a volume for one node.

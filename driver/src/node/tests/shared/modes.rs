@@ -22,3 +22,29 @@ fn the_publication_says_whether_several_nodes_may_use_a_volume(
     m.o.detach(id, "u").unwrap();
     m.assert_unused(id, "detached");
 }
+
+/// Of two nodes that stage a volume at once, one sees the other's pin, if its look is complete.
+#[test]
+fn a_look_without_the_pin_of_this_node_proves_nothing() {
+    let m = Machine::new();
+    let capability = block_as(Mode::SingleNodeWriter);
+    let id = m.o.create(Access::Block, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.stage(id, &context, &capability).unwrap();
+    let minor = m.o.device(id).minor;
+    let mut loops = m.kernel.loops().unwrap();
+    loops.retain(|device| device.below() == Some(minor));
+    let pin = loops.remove(0);
+    m.u.unstage(id).unwrap();
+    // The next pin has its number.
+    let kernel = m.kernel.clone();
+    m.kernel
+        .hook("loops", move |_| kernel.loop_release(&pin).map(drop));
+    refused!(m.u.stage(id, &context, &capability), Error::NotYet(_));
+    m.kernel.behave();
+    assert_eq!(m.o.pins_over(minor), 0);
+    m.u.use_it(id, &context, &capability).unwrap();
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
