@@ -260,7 +260,9 @@ impl Settings {
         self.node_id(&attachment.spec.node_name, csi_node)
             .or_else(|trouble| {
                 let remembered = attachment.annotations().get(NODE_ID);
-                remembered.map(String::as_str).ok_or(trouble)
+                let remembered = remembered.map(String::as_str);
+                // For the driver, an empty ID means all nodes.
+                remembered.filter(|id| !id.is_empty()).ok_or(trouble)
             })
     }
 

@@ -87,6 +87,8 @@ fn steps_for_attachments() {
     let (others, ours) = (&deleted(&["x"]), &deleted(&["x", FINALIZER]));
     let annotated = &json!({"metadata": {"annotations": {NODE_ID: "id-0"}}});
     let both = &over(ours.clone(), annotated.clone());
+    let nameless = json!({"metadata": {"annotations": {NODE_ID: ""}}});
+    let nameless = &over(ours.clone(), nameless);
     let source = |source: Value| json!({"spec": {"source": source}});
     let no_source = &source(json!({"persistentVolumeName": null}));
     let two_sources = &source(json!({"inlineVolumeSpec": {}}));
@@ -117,6 +119,9 @@ fn steps_for_attachments() {
         (annotated, None, false, no_node),
         (both, None, false, "detach id-0"),
         (both, Some("other"), false, "detach id-0"),
+        // That would detach it from all nodes.
+        (nameless, None, false, no_node),
+        (nameless, NODE, false, "detach id-1"),
         (ours, None, false, no_node),
     ] {
         let found = decided(&settings(), attachment, Some(new), node, forced);
