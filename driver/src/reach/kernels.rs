@@ -99,11 +99,14 @@ pub fn parse<'a>(
                 "{name:?} names no kernel: a name has up to {MAX_KERNEL} of a-z, 0-9, '.' and '-'"
             ));
         }
-        let nodes: BTreeSet<String> = content.split_whitespace().map(str::to_owned).collect();
+        // As the admission policies read it: a tab is in no name, and separates none.
+        let words = content.split([' ', '\n']);
+        let words = words.filter(|word| !word.is_empty());
+        let nodes: BTreeSet<String> = words.map(str::to_owned).collect();
         if let Some(node) = nodes.iter().find(|node| !is_node_name(node)) {
             return Err(format!(
                 "{name}: {node:?} names no node: a name has up to {MAX_SHARING_NODE_NAME} letters, \
-                 digits, '.', '-' and '_'"
+                 digits, '.', '-' and '_', and spaces or new lines are between names"
             ));
         }
         if nodes.len() > MAX_SHARING_NODES {
@@ -165,7 +168,7 @@ mod tests {
             (vec![("kernel", "")], vec![kernel("kernel", &[])]),
             (vec![("k", "a")], vec![kernel("k", &["a"])]),
             (
-                vec![("k", " b  a\nc\tb\n")],
+                vec![("k", " b  a\n\nc b\n")],
                 vec![kernel("k", &["a", "b", "c"])],
             ),
             (
@@ -191,6 +194,8 @@ mod tests {
             (vec![(&*kernel, "a")], "names no kernel"),
             (vec![("k", "a a,b")], "k: \"a,b\" names no node"),
             (vec![("k", "../a")], "names no node"),
+            (vec![("k", "a\tb")], "k: \"a\\tb\" names no node"),
+            (vec![("k", "a\r\nb")], "names no node"),
             (vec![("k", &*node)], "names no node"),
             (vec![("k", &*seventeen)], "k has 17 nodes: 16 can share"),
             (
