@@ -22,7 +22,8 @@ impl MountStage<'_> {
             return Ok(());
         };
         let is_new = self.state.own().next().is_none();
-        if !is_new && self.node.pools.kernel().is_claimed(&device.path())? {
+        let kernel = self.node.pools.kernel();
+        if !is_new && (self.is_pinned() || kernel.is_claimed(&device.path())?) {
             return Err(Error::FailedPrecondition(format!(
                 "the growth of the filesystem of volume {} was interrupted, and another program or \
                  node still has its device: this repairs it once that has ended",

@@ -131,7 +131,7 @@ impl MountStage<'_> {
     }
 
     /// True if another node of this kernel uses the volume, or is about to.
-    fn is_pinned(&self) -> bool {
+    pub(super) fn is_pinned(&self) -> bool {
         !pins::of(self.state.over()).is_empty()
     }
 

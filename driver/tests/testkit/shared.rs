@@ -189,6 +189,13 @@ impl<K: TestKernel> SharedNode<K> {
             .collect()
     }
 
+    /// Unmounts everything on the node but its marker. The driver does not learn of it.
+    pub(crate) fn unmount_all(&self) {
+        for path in self.mounted().iter().rev() {
+            self.site.kernel.unmount(path).unwrap();
+        }
+    }
+
     /// The staging directory, which kubelet creates.
     pub(crate) fn staging(&self) -> PathBuf {
         let path = self.site.root().join("stage/volume");

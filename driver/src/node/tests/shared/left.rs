@@ -57,9 +57,7 @@ fn no_tool_works_on_a_filesystem_that_another_node_may_mount() {
     let id = m.o.create(ext4(), 8 * MI);
     let context = m.o.attach(id, "u", &many()).unwrap();
     m.u.use_it(id, &context, &many()).unwrap();
-    for path in m.u.mounted().iter().rev() {
-        m.u.site.kernel.unmount(path).unwrap();
-    }
+    m.u.unmount_all();
     start_owner_again(&mut m);
     m.o.pools().expand_volume(&id, 1024 * MI).unwrap();
     m.kernel.take_effects();
@@ -79,12 +77,18 @@ fn no_tool_works_on_a_filesystem_that_another_node_may_mount() {
     m.assert_unused(id, "detached");
 }
 
-#[test]
-fn an_interrupted_growth_is_not_repaired_beneath_another_node() {
+/// The other node has it mounted, or has pinned it alone and may mount it at any time.
+#[rstest]
+fn an_interrupted_growth_is_not_repaired_beneath_another_node(
+    #[values(false, true)] is_mounted: bool,
+) {
     let mut m = Machine::new();
     let id = m.o.create(ext4(), BYTES);
     let context = m.o.attach(id, "u", &many()).unwrap();
     m.u.use_it(id, &context, &many()).unwrap();
+    if !is_mounted {
+        m.u.unmount_all();
+    }
     start_owner_again(&mut m);
     let intend = |intent| {
         let updated = m.o.pools().update_volume(&id, |r| r.growth = intent);
@@ -186,9 +190,7 @@ fn a_pin_that_nothing_uses_ends_with_the_next_start_of_the_driver(
     let minor = m.o.device(id).minor;
     m.u.restart();
     assert_eq!(m.o.pins_over(minor), 1, "it is in use");
-    for path in m.u.mounted().iter().rev() {
-        m.u.site.kernel.unmount(path).unwrap();
-    }
+    m.u.unmount_all();
     m.u.node().keep_marker().unwrap();
     assert_eq!(m.o.pins_over(minor), 1, "a call may be about to use it");
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
