@@ -148,10 +148,18 @@ impl Devices {
         let used = self.used_outside(anchors);
         let unused = self.pins.iter().filter(|pin| !used.contains(&pin.over));
         unused
-            .filter(|pin| nonces.contains(&pin.nonce))
+            .filter(|pin| !self.may_be_bound(pin.over) && nonces.contains(&pin.nonce))
             .filter(|pin| own.iter().any(|(_, marker)| marker.nonce == pin.nonce))
             .filter_map(|pin| self.device(pin.minor))
             .collect()
+    }
+
+    /// True if anything with the name of a device's node is bound here. It may be that of another `/dev`,
+    /// which an earlier pod of the driver had.
+    fn may_be_bound(&self, minor: u32) -> bool {
+        let node = format!("loop{minor}");
+        let mut mounts = self.state.mounts.entries.iter();
+        mounts.any(|mount| mount.root.iter().any(|word| word == node.as_str()))
     }
 
     /// The minors of devices that are mounted or bound in this mount namespace, anchors aside.
@@ -277,8 +285,11 @@ mod tests {
             pin_device(14, 7, &w),
             pin_device(15, 7, &other),
             pin_device(16, 7, &marker("u", 'd')),
+            pin_device(17, 8, &u),
+            pin_device(18, 9, &u),
         ];
-        // Mounted; bound; at its anchor alone. Nothing uses device 7. The second marker is of another driver.
+        // Mounted; bound; at its anchor alone; bound from other directories of nodes. Nothing uses device 7.
+        // The second marker is of another driver.
         let mounts = "\
 30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
 40 1 7:1 / /state/kernel/alive ro - ext4 /dev/loop1 ro
@@ -286,6 +297,8 @@ mod tests {
 42 1 7:4 / /stage/vol rw - ext4 /dev/loop4 rw
 43 1 0:5 /loop5 /pod/raw rw - devtmpfs devtmpfs rw
 44 1 7:6 / /state/shared/vol rw - ext4 /dev/loop6 rw
+45 1 0:6 /loop8 /pod/raw2 rw - tmpfs tmpfs rw
+46 1 0:6 /dev/loop9//deleted /pod/raw3 rw - tmpfs tmpfs rw
 ";
         let all = devices(loops, mounts);
         let nonces = ['a', 'd'].map(|digit| digit.to_string().repeat(32));
