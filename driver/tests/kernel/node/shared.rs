@@ -292,3 +292,27 @@ fn a_driver_that_starts_again_leaves_all_as_it_is() {
     detach(&o, id, "u").unwrap();
     assert_eq!(o.run(move |o| o.loops(id)), []);
 }
+
+/// The driver of a node ends between the last use of a volume and the end of its pin, and no call is
+/// repeated.
+#[test]
+fn a_driver_that_starts_again_gives_back_what_its_node_does_not_use() {
+    let [o, u] = nodes();
+    let cap = block_as(Mode::SingleNodeWriter);
+    let id = o.run(|o| o.create(Access::Block, 16 * MI));
+    let context = attach(&o, id, "u", &cap);
+    use_it(&u, id, &context, &cap).unwrap();
+    let minor = o.run(move |o| o.device(id).minor);
+    u.run(|u| u.restart());
+    assert_eq!(o.run(move |o| o.pins_over(minor)), 1, "it is bound");
+    u.run(|u| {
+        u.die();
+        run("umount", &[arg(&u.target())]);
+        u.restart();
+    });
+    until("the pin is given back", || {
+        o.run(move |o| o.pins_over(minor) == 0)
+    });
+    detach(&o, id, "u").unwrap();
+    assert_eq!(o.run(move |o| o.loops(id)), []);
+}
