@@ -142,7 +142,9 @@ fn offered(control: &LoopControl) -> Result<u32> {
 /// Keeps other threads from this minor. `None` if one of them attaches a file there, or one is
 /// attached.
 fn enter(linux: &Linux, minor: u32) -> Option<UnderWayGuard<'_, u32>> {
-    linux.attaching.enter(minor).filter(|_| !is_attached(minor))
+    let entered = linux.attaching.enter(minor);
+    // The kernel refuses one that is attached after all.
+    entered.filter(|_| !sysfs(minor, "loop/backing_file").exists())
 }
 
 /// Attaches at the first minor, from the one that the kernel offers, that `enter` admits and
