@@ -59,7 +59,8 @@ impl Devices {
         let mut silent = self.state.loops.silent();
         let undecided = silent.find(|device| {
             let over = device.may_be_over();
-            over.is_some_and(|over| minors.contains(&over))
+            // Without a path, not even sysfs shows what it is over.
+            device.backing_path.is_empty() || over.is_some_and(|over| minors.contains(&over))
         });
         match undecided {
             None => Ok(()),
@@ -314,6 +315,7 @@ mod tests {
             ("/loop7 (deleted)", true),
             ("/dev/loop8", false),
             ("/pool/volumes/vol/image", false),
+            ("", true),
         ];
         for (path, is_open) in table {
             let silent = LoopInfo {
