@@ -244,3 +244,29 @@ fn the_last_use_ends_the_device_of_an_owner_that_is_gone() {
     m.o.detach(id, "u").unwrap();
     m.assert_unused(id, "detached");
 }
+
+/// Nothing but its path shows then what it is over.
+#[test]
+fn a_pin_that_does_not_answer_keeps_its_device() {
+    let mut m = Machine::new();
+    let capability = block_as(Mode::SingleNodeWriter);
+    let id = m.o.create(Access::Block, BYTES);
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &context, &capability).unwrap();
+    let device = m.o.device(id);
+    let mut loops = m.kernel.loops().unwrap();
+    loops.retain(|over| over.below() == Some(device.minor));
+    let pin = loops[0].minor;
+    m.kernel.set_silent(pin, true);
+    refused!(m.o.detach(id, "u"), Error::NotYet(_));
+    // Recovery detaches a device that nothing uses.
+    let lost = m.o.pools().update_volume(&id, |record| record.stage = None);
+    lost.unwrap();
+    m.o.restart();
+    assert_eq!(m.o.device(id), device);
+    m.kernel.set_silent(pin, false);
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    m.assert_unused(id, "detached");
+}
