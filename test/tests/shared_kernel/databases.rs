@@ -14,7 +14,7 @@ use crate::site::{NAMESPACE, NODES, Site};
 const WRITERS: [(&str, u32); 5] = [("a", 1), ("b", 2), ("c", 3), ("d", 2), ("e", 3)];
 
 /// How many transactions each of them commits.
-const TRANSACTIONS: usize = 100;
+const TRANSACTIONS: usize = 500;
 
 /// SQLite with its usual journal. A transaction waits for those of others.
 const SQLITE: &str = "sqlite3 -bail -cmd '.timeout 300000' /sqlite/db";
