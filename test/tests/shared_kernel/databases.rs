@@ -16,6 +16,9 @@ const WRITERS: [(&str, u32); 5] = [("a", 1), ("b", 2), ("c", 3), ("d", 2), ("e",
 /// How many transactions each of them commits.
 const TRANSACTIONS: usize = 500;
 
+/// More rows than a client writes to PostgreSQL before it ends. With a limit, a test that fails has an end, too.
+const ROWS: u64 = 20_000;
+
 /// SQLite with its usual journal. A transaction waits for those of others.
 const SQLITE: &str = "sqlite3 -bail -cmd '.timeout 300000' /sqlite/db";
 
@@ -290,7 +293,8 @@ impl Postgresql<'_> {
     /// Writes rows from this number on, while `end` ends the database. Returns those that were acknowledged.
     fn written(&self, here: &Place, first: u64, end: impl FnOnce()) -> BTreeSet<u64> {
         let insert = psql(here, "INSERT INTO records VALUES ($n)");
-        let line = format!("n={first}; while {insert}; do echo $n; n=$((n + 1)); done");
+        let last = first + ROWS;
+        let line = format!("for n in $(seq {first} {last}); do {insert} || break; echo $n; done");
         let pod = client(self.other(here));
         let said = std::thread::scope(|scope| {
             let writer = scope.spawn(|| self.site.sh(&pod, &line));
