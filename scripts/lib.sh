@@ -20,7 +20,7 @@ GOPATH GOROOT GOCACHE GOMODCACHE GOTMPDIR GOPROXY GOSUMDB GONOSUMDB GONOSUMCHECK
 GOFLAGS GOENV GOTOOLCHAIN GOGC GOMEMLIMIT GOMAXPROCS GIT_CONFIG_* TEST_RUN
 HOSTLOOP_CACHE HOSTLOOP_BIN HOSTLOOP_CLIENT_BIN HOSTLOOP_FAILPOINTS_BIN HOSTLOOP_IMAGE HOSTLOOP_CLUSTER
 HOSTLOOP_CLUSTER_KEEP HOSTLOOP_QEMU HOSTLOOP_HELM HOSTLOOP_CSI_SANITY HOSTLOOP_SIDECARS HOSTLOOP_HOST_PATH
-HOSTLOOP_MOCK_DRIVER HOSTLOOP_SNAPSHOT_METADATA_CLIENT HOSTLOOP_LAST_RELEASE
+HOSTLOOP_MOCK_DRIVER HOSTLOOP_SNAPSHOT_METADATA_CLIENT HOSTLOOP_LAST_RELEASE HOSTLOOP_DATABASE_IMAGES
 HOSTLOOP_LIVE_* HOSTLOOP_WRITE_DOCS HOSTLOOP_CRASH_ONLY HOSTLOOP_WALK_ALL HOSTLOOP_FUZZ_SECONDS BOLERO_* PROPTEST_*
 E2E_* FAULTS_* ADVERSARY_* ATTACK_* SIMULATOR_* DELTA_* EXPLORE_*
 '
@@ -305,6 +305,20 @@ snapshot_metadata_client() {
 }
 
 build_snapshot_metadata_client() { go_build tools "$1/bin/" "" ./snapshot-metadata-client; }
+
+# Prints the folder of images with databases, for the pods of tests: sqlite.tar and postgresql.tar.
+database_images() {
+  local version marker
+  # Their names are those in the examples.
+  version=$(cat "$ROOT"/{test/database-images,deploy/examples/explore/*.yaml} | sha256sum | cut -c1-12)
+  marker=$(build_tool database-images "$version" build_database_images) || return
+  dirname "$(dirname "$marker")"
+}
+
+build_database_images() {
+  "$ROOT/test/database-images" "$1" && mkdir "$1/bin" && touch "$1/bin/database-images" &&
+    chmod +x "$1/bin/database-images"
+}
 
 # Prints Prometheus' promtool.
 promtool() { type -P promtool || build_tool promtool debian build_promtool; }

@@ -34,6 +34,15 @@ pub fn snapshot_metadata_client() -> PathBuf {
     )
 }
 
+/// The folder of images with databases, `sqlite.tar` and `postgresql.tar`: `HOSTLOOP_DATABASE_IMAGES`.
+pub fn database_images() -> PathBuf {
+    named(
+        "images with databases",
+        "explore",
+        "HOSTLOOP_DATABASE_IMAGES",
+    )
+}
+
 /// Helm: `HOSTLOOP_HELM`.
 pub fn helm() -> PathBuf {
     named("helm", "chart", "HOSTLOOP_HELM")

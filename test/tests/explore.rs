@@ -1,7 +1,8 @@
-//! `kubectl hostloop explore` on a real cluster: the careless writer of the examples loses records that
-//! it has acknowledged, the careful one does not, and nothing but the kept snapshot is left.
+//! `kubectl hostloop explore` on a real cluster: the careless writers of the examples lose what they have
+//! acknowledged, the careful ones do not, and nothing but the kept snapshot is left.
 //!
-//! `EXPLORE_CUTS` is the number of cuts of each writer, 100 without it.
+//! `EXPLORE_CUTS` is the number of cuts of each writer. Without it, it is 100, and 50 with PostgreSQL, which takes
+//! longer to start after each.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -11,7 +12,7 @@ use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
 use hostloop_test::scratch::Scratch;
-use hostloop_test::{deployed, walk};
+use hostloop_test::{deployed, tools, walk};
 use serde_json::Value;
 
 /// The label of what an exploration keeps.
@@ -25,96 +26,195 @@ fn example(name: &str) -> PathBuf {
     machine::root().join(format!("deploy/examples/explore/{name}.yaml"))
 }
 
-fn cuts() -> String {
-    std::env::var("EXPLORE_CUTS").unwrap_or_else(|_| "100".to_owned())
+/// How a writer of the examples is explored.
+struct Exploration {
+    writer: String,
+    check: PathBuf,
+    cuts: String,
 }
 
-/// Starts a writer of the examples, and waits until it has acknowledged a record.
-async fn started(cluster: &Cluster, writer: &str) {
-    cluster.kubectl(&["apply", "-f", text(&example(writer))]);
-    cluster.pod_ready("default", writer);
-    let look = ["test", "-s", "/data/acknowledged"];
-    wait_for("a record", PATIENCE, async || {
-        cluster.try_exec("default", writer, &look)
-    })
-    .await;
+impl Exploration {
+    /// With the check of this name, and with `EXPLORE_CUTS` or this number of cuts.
+    fn of(writer: &str, check: &str, cuts: u32) -> Exploration {
+        Exploration {
+            writer: writer.to_owned(),
+            check: example(check),
+            cuts: std::env::var("EXPLORE_CUTS").unwrap_or_else(|_| cuts.to_string()),
+        }
+    }
+
+    fn arguments(&self) -> Vec<&str> {
+        vec![
+            "explore",
+            &self.writer,
+            "--check",
+            text(&self.check),
+            "--cuts",
+            &self.cuts,
+            "--every",
+            "50ms",
+            "--timeout",
+            "10m",
+        ]
+    }
 }
 
-fn ended(cluster: &Cluster, writer: &str) {
-    let file = example(writer);
-    cluster.kubectl(&["delete", "--timeout=300s", "-f", text(&file)]);
+/// A cluster of a test.
+struct Site {
+    cluster: Cluster,
+    stock: Stock,
+    scratch: Scratch,
 }
 
-/// What explorations have in the cluster and do not keep.
-fn left(cluster: &Cluster) -> String {
-    let selector = format!("{LABEL},!{KEPT}");
-    let list = ["--output=name", "-l", &selector];
-    let in_namespace = cluster.kubectl(&[&["get", KINDS], &list[..]].concat());
-    let of_cluster = cluster.kubectl(&[&["get", "volumesnapshotcontents"], &list[..]].concat());
-    in_namespace + &of_cluster
-}
+impl Site {
+    /// A cluster without hostloop. The name is for kubelet's root.
+    fn up(name: &str) -> Site {
+        machine::require();
+        let cluster = Cluster::up(&Options::one_node().apart(name));
+        let stock = Stock::take(&cluster, &[]);
+        let scratch = Scratch::new();
+        cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
+        Site {
+            cluster,
+            stock,
+            scratch,
+        }
+    }
 
-/// The node has no cut that is not kept.
-fn no_cuts(cluster: &Cluster) {
-    let list = ["hostloop", "cuts", "list", "--json"];
-    let cuts = cluster.exec("hostloop", "daemonset/hostloop", &list);
-    let cuts: Value = serde_json::from_str(&cuts).expect("JSON");
-    assert_eq!(cuts["cuts"].as_array().map(Vec::len), Some(0), "{cuts}");
+    fn plugin(&self) -> Plugin<'_> {
+        Plugin::of(&self.cluster)
+    }
+
+    /// Installs hostloop with these flags. Cuts share blocks, which an XFS in an image can on any machine.
+    fn install(&self, flags: &[&str]) {
+        let pool = format!("default={},image=12Gi", text(&self.scratch.dir("pool")));
+        let kubelet_dir = text(self.cluster.kubelet_dir());
+        let install = ["install", "--pool", &pool, "--kubelet-dir", kubelet_dir];
+        let install = [&install[..], flags].concat();
+        self.plugin().succeeds(&install, &["hostloop is installed"]);
+    }
+
+    /// Starts a writer of the examples, and waits until it has acknowledged something.
+    async fn start(&self, writer: &str) {
+        self.cluster
+            .kubectl(&["apply", "-f", text(&example(writer))]);
+        self.cluster.pod_ready("default", writer);
+        let look = ["test", "-s", "/data/acknowledged"];
+        wait_for("the first acknowledgement", PATIENCE, async || {
+            self.cluster.try_exec("default", writer, &look)
+        })
+        .await;
+    }
+
+    /// Deletes a writer and its volume.
+    async fn stop(&self, writer: &str) {
+        let file = example(writer);
+        self.cluster
+            .kubectl(&["delete", "--timeout=300s", "-f", text(&file)]);
+        walk::until_no_volume(&self.cluster).await;
+    }
+
+    /// What explorations have in the cluster and do not keep.
+    fn left(&self) -> String {
+        let selector = format!("{LABEL},!{KEPT}");
+        let list = ["--output=name", "-l", &selector];
+        let in_namespace = [&["get", KINDS], &list[..]].concat();
+        let of_cluster = [&["get", "volumesnapshotcontents"], &list[..]].concat();
+        self.cluster.kubectl(&in_namespace) + &self.cluster.kubectl(&of_cluster)
+    }
+
+    /// Explorations have left nothing that they do not keep, also on the node.
+    fn assert_nothing_left(&self) {
+        assert_eq!(self.left(), "");
+        let list = ["hostloop", "cuts", "list", "--json"];
+        let cuts = self.cluster.exec("hostloop", "daemonset/hostloop", &list);
+        let cuts: Value = serde_json::from_str(&cuts).expect("JSON");
+        assert_eq!(cuts["cuts"].as_array().map(Vec::len), Some(0), "{cuts}");
+    }
+
+    fn delete_kept(&self) {
+        self.cluster
+            .kubectl(&["delete", "volumesnapshots", "-l", KEPT, "--timeout=300s"]);
+    }
+
+    async fn end(self) {
+        self.plugin().uninstalls_with_data().await;
+        self.stock.assert_nothing_left(&self.cluster).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn the_careless_writer_loses_records_and_the_careful_one_none() {
-    machine::require();
-    let scratch = Scratch::new();
-    let cluster = Cluster::up(&Options::one_node().apart("explore"));
-    let stock = Stock::take(&cluster, &[]);
-    cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
-    let plugin = Plugin::of(&cluster);
-    // Cuts share blocks, which an XFS in an image can on any machine.
-    let named = format!("default={},image=12Gi", text(&scratch.dir("pool")));
-    let kubelet_dir = text(cluster.kubelet_dir());
-    let install = ["install", "--pool", &named, "--kubelet-dir", kubelet_dir];
-    plugin.succeeds(&install, &["hostloop is installed"]);
-    let (cuts, job) = (cuts(), example("check"));
-    let (cuts, job) = (["--cuts", &cuts], ["--check", text(&job)]);
+    let site = Site::up("explore");
+    site.install(&[]);
+    let careful = Exploration::of("careful", "check", 100);
+    let careless = Exploration::of("careless", "check", 100);
 
     // Without the flag the driver refuses, and says which one it is.
-    started(&cluster, "careful").await;
-    let careful = ["explore", "careful", "--every", "50ms", "--timeout", "10m"];
-    let careful = [&careful[..], &cuts, &job].concat();
-    plugin.fails(&careful, &["no cut was taken", "--enable-faults"]);
-    plugin.succeeds(
-        &[&install[..], &["--faults"]].concat(),
-        &["hostloop is installed"],
-    );
-    let said = plugin.succeeds(&careful, &[", all passed", "Exploration of claim"]);
-    assert_has(&said, &[&format!("checked      {}", cuts[1])]);
-    assert_eq!(left(&cluster), "");
-    no_cuts(&cluster);
-    ended(&cluster, "careful");
-    walk::until_no_volume(&cluster).await;
+    site.start("careful").await;
+    let words = ["no cut was taken", "--enable-faults"];
+    site.plugin().fails(&careful.arguments(), &words);
+    site.install(&["--faults"]);
+    loses_nothing(&site, &careful);
+    site.stop("careful").await;
 
-    careless(&cluster, &plugin, &cuts, &job, &scratch).await;
-    killed(&cluster, &plugin, &job).await;
-    ended(&cluster, "careless");
-    walk::until_no_volume(&cluster).await;
-    plugin.uninstalls_with_data().await;
-    stock.assert_nothing_left(&cluster).await;
+    site.start("careless").await;
+    let cut = loses(&site, &careless);
+    assert_has(&cut["log"].to_string(), &["records were acknowledged"]);
+    shows_the_loss_again(&site, &cut).await;
+    site.delete_kept();
+    killed(&site, careless).await;
+    site.stop("careless").await;
+    site.end().await;
 }
 
-/// The first cut that fails is kept, and shows the loss again.
-async fn careless(
-    cluster: &Cluster,
-    plugin: &Plugin<'_>,
-    cuts: &[&str],
-    job: &[&str],
-    scratch: &Scratch,
-) {
-    started(cluster, "careless").await;
-    let explore = ["explore", "careless", "--every", "50ms", "--timeout", "10m"];
-    let explore = [&explore[..], cuts, job, &["--fail-fast", "-o", "json"]].concat();
-    let out = plugin
-        .command(&explore)
+#[tokio::test(flavor = "multi_thread")]
+async fn sqlite_loses_transactions_only_without_syncs() {
+    a_database("sqlite", "full", 100).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn postgresql_loses_transactions_only_without_syncs() {
+    a_database("postgresql", "on", 50).await;
+}
+
+/// The example of a database that does not sync loses transactions, and the other one none.
+async fn a_database(name: &str, with_syncs: &str, cuts: u32) {
+    let site = Site::up(&format!("explore-{name}"));
+    let images = tools::database_images();
+    site.cluster.load(&images.join(format!("{name}.tar")));
+    site.install(&["--faults"]);
+    let check = format!("{name}-check");
+    let careless = Exploration::of(&format!("{name}-off"), &check, cuts);
+    let careful = Exploration::of(&format!("{name}-{with_syncs}"), &check, cuts);
+
+    site.start(&careless.writer).await;
+    loses(&site, &careless);
+    site.delete_kept();
+    site.stop(&careless.writer).await;
+
+    site.start(&careful.writer).await;
+    loses_nothing(&site, &careful);
+    site.stop(&careful.writer).await;
+    site.end().await;
+}
+
+/// Each cut of a careful writer passes.
+fn loses_nothing(site: &Site, exploration: &Exploration) {
+    let words = [", all passed", "Exploration of claim"];
+    let said = site.plugin().succeeds(&exploration.arguments(), &words);
+    let checked = format!("checked      {}", exploration.cuts);
+    assert_has(&said, &[&checked]);
+    site.assert_nothing_left();
+}
+
+/// A cut of a careless writer fails. It is in the report, and its snapshot is kept. Returns its row.
+fn loses(site: &Site, exploration: &Exploration) -> Value {
+    let mut arguments = exploration.arguments();
+    arguments.extend(["--fail-fast", "-o", "json"]);
+    let out = site
+        .plugin()
+        .command(&arguments)
         .output()
         .expect("the plugin can be run");
     let stderr = String::from_utf8_lossy(&out.stderr);
@@ -126,23 +226,25 @@ async fn careless(
     let timeline = report["timeline"].as_array().expect("all cuts");
     let mut same = timeline.iter().filter(|one| one["number"] == cut["number"]);
     assert!(same.any(|one| one["result"] == "failed"), "{report}");
-    let log = cut["log"].to_string();
-    assert_has(&log, &["records were acknowledged"]);
-    let kept = cluster.kubectl(&["get", "volumesnapshots", "-l", KEPT, "--output=name"]);
-    let name = cut["snapshot"].as_str().expect("a name");
-    assert_has(&kept, &[name]);
-    assert_eq!(left(cluster), "");
-    no_cuts(cluster);
+    let kept = site
+        .cluster
+        .kubectl(&["get", "volumesnapshots", "-l", KEPT, "--output=name"]);
+    assert_has(&kept, &[cut["snapshot"].as_str().expect("a name")]);
+    site.assert_nothing_left();
+    cut.clone()
+}
 
-    let claim = scratch.file("again.json", &cut["again"].to_string());
-    cluster.kubectl(&["apply", "-f", text(&claim)]);
+/// The claim that the report has for a cut fails the check again.
+async fn shows_the_loss_again(site: &Site, cut: &Value) {
+    let name = cut["snapshot"].as_str().expect("a name");
+    let claim = site.scratch.file("again.json", &cut["again"].to_string());
+    site.cluster.kubectl(&["apply", "-f", text(&claim)]);
     // The Job of the check, as a person runs it: without an exploration, its claim has a name.
     let check_yaml = std::fs::read_to_string(example("check")).expect("the example is there");
     let again = check_yaml
         .replace("$(CLAIM)", name)
         .replace("\n  template:\n", "\n  backoffLimit: 0\n  template:\n");
-    let again = again.replace("containers:\n", "restartPolicy: Never\n      containers:\n");
-    cluster.apply(&again);
+    site.cluster.apply(&again);
     wait_for("the end of the check", PATIENCE, async || {
         let state = [
             "get",
@@ -150,32 +252,36 @@ async fn careless(
             "check",
             "--output=jsonpath={.status.conditions[*].type}",
         ];
-        let state = cluster.kubectl(&state);
+        let state = site.cluster.kubectl(&state);
         check(state.contains("Failed"), || state)
     })
     .await;
-    cluster.delete(&again);
-    cluster.kubectl(&["delete", "--timeout=300s", "-f", text(&claim)]);
-    cluster.kubectl(&["delete", "volumesnapshots", "-l", KEPT, "--timeout=300s"]);
+    site.cluster.delete(&again);
+    site.cluster
+        .kubectl(&["delete", "--timeout=300s", "-f", text(&claim)]);
 }
 
 /// A client that is killed leaves objects and cuts, and a clean-up deletes them.
-async fn killed(cluster: &Cluster, plugin: &Plugin<'_>, job: &[&str]) {
-    let explore = ["explore", "careless", "--cuts", "20", "--every", "50ms"];
-    let mut command = plugin.command(&[&explore[..], job].concat());
+async fn killed(site: &Site, exploration: Exploration) {
+    let short = Exploration {
+        cuts: "20".to_owned(),
+        ..exploration
+    };
+    let mut command = site.plugin().command(&short.arguments());
     command.stdout(Stdio::null()).stderr(Stdio::null());
     let mut client = command.spawn().expect("the plugin can be run");
     wait_for("the first check", PATIENCE, async || {
-        let jobs = cluster.kubectl(&["get", "jobs", "-l", LABEL, "--output=name"]);
+        let jobs = ["get", "jobs", "-l", LABEL, "--output=name"];
+        let jobs = site.cluster.kubectl(&jobs);
         check(!jobs.is_empty(), || "no Job".to_owned())
     })
     .await;
     client.kill().expect("it runs");
     client.wait().expect("it has ended");
-    assert_ne!(left(cluster), "");
-    plugin.succeeds(&["explore", "--clean-up"], &["deleted"]);
-    assert_eq!(left(cluster), "");
-    no_cuts(cluster);
+    assert_ne!(site.left(), "");
+    site.plugin()
+        .succeeds(&["explore", "--clean-up"], &["deleted"]);
+    site.assert_nothing_left();
     // What had failed by then is kept.
-    cluster.kubectl(&["delete", "volumesnapshots", "-l", KEPT, "--timeout=300s"]);
+    site.delete_kept();
 }

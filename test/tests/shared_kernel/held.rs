@@ -9,8 +9,6 @@ use serde_json::json;
 
 use crate::site::{NAMESPACE, Site};
 
-const TAINT: &str = "node.kubernetes.io/out-of-service";
-
 /// What the driver says of such a node.
 const HELD: &str = "still has the volume mounted or bound";
 
@@ -34,11 +32,7 @@ pub(crate) async fn a_node_that_has_a_volume_keeps_it(site: &Site) {
     let force = ["delete", "pod", "-n", NAMESPACE, "second", "--force"];
     site.cluster
         .kubectl(&[&force[..], &["--grace-period=0"]].concat());
-    let taint = |change: &str| {
-        let taint = format!("{TAINT}{change}");
-        site.cluster.kubectl(&["taint", "nodes", &name, &taint]);
-    };
-    taint("=nodeshutdown:NoExecute");
+    site.taint(user, "=nodeshutdown:NoExecute");
     site.pod("third", other, &files, &devices);
     for claim in ["kept", "raw"] {
         wait_for("the refusal of the detach", PATIENCE, async || {
@@ -62,7 +56,7 @@ pub(crate) async fn a_node_that_has_a_volume_keeps_it(site: &Site) {
     site.cluster.pod_ready(NAMESPACE, "third");
     assert_eq!(site.sh("third", "cat /kept/file"), "second\n");
     site.cluster.start(&format!("node-{user}"));
-    taint("-");
+    site.taint(user, "-");
     site.ready(user).await;
     site.stop("third");
     site.run("fourth", user, &files, &devices);

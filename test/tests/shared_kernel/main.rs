@@ -3,6 +3,7 @@
 //!
 //! The first test is a sample of a minute. The others take minutes each.
 
+mod databases;
 mod held;
 mod moves;
 mod restarts;
@@ -20,10 +21,24 @@ async fn a_sample() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn twenty_moves_lose_nothing() {
+async fn a_move_beside_a_restart_in_place() {
     let site = Site::up(None);
-    moves::restarts_in_place(&site, 20);
-    moves::a_writer_moves(&site, 20).await;
+    moves::restarts_in_place(&site, 10);
+    moves::a_writer_moves(&site, 10).await;
+    site.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn twenty_moves_of_postgresql_lose_nothing() {
+    let site = Site::up(None);
+    databases::postgresql_moves(&site, 20).await;
+    site.end().await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn five_pods_on_three_nodes_write_one_sqlite() {
+    let site = Site::up(None);
+    databases::five_pods_write_one_sqlite(&site);
     site.end().await;
 }
 

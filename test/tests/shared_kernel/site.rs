@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 /// The namespace of the tests' objects.
 pub(crate) const NAMESPACE: &str = "shared";
 
+/// The taint with which Kubernetes detaches the volumes of a dead node by force.
+const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
+
 /// The number of nodes.
 pub(crate) const NODES: u32 = 3;
 
@@ -171,6 +174,13 @@ impl Site {
         } else {
             [2, 3]
         }
+    }
+
+    /// Changes the taint of a node that is out of service: `=VALUE:EFFECT` or `-`.
+    pub(crate) fn taint(&self, node: u32, change: &str) {
+        let taint = format!("{OUT_OF_SERVICE}{change}");
+        let node = self.cluster.node(node);
+        self.cluster.kubectl(&["taint", "nodes", &node, &taint]);
     }
 
     /// Starts a node that was killed, and waits until its driver serves it.
