@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
 
 use hostloop_proto::csi;
 use parking_lot::Mutex;
 
+use crate::PATIENCE;
 use crate::client::{Csi, map, new_volume};
 use crate::driver::{Driver, DriverSpec};
 use crate::leaks::{files_in, mount_points};
@@ -39,8 +41,8 @@ pub struct SharingNode {
     /// The loop devices of the pool, before the driver attaches any.
     devices: Vec<Loop>,
     scratch: Scratch,
-    /// The directory that says which nodes share a kernel.
-    kernels: PathBuf,
+    /// The directory that says which nodes share a kernel; `None` for a node that does not.
+    kernels: Option<PathBuf>,
 }
 
 impl Sharing {
@@ -54,14 +56,18 @@ impl Sharing {
         let [user, owner] = ["user", "owner"].map(|role| format!("{role}-{of_test}"));
         let list = format!("{owner} {user}\n");
         let [user, owner] = [user, owner].map(|name| {
-            let node = SharingNode::new(name);
-            let kernel = node.kernels.join(format!("kernel-{of_test}"));
-            std::fs::write(kernel, &list).expect("the list of nodes can be written");
+            let mut node = SharingNode::new(name);
+            let kernels = node.scratch.dir("kernels");
+            std::fs::write(kernels.join(format!("kernel-{of_test}")), &list)
+                .expect("the list of nodes can be written");
+            node.kernels = Some(kernels);
             node
         });
         let nodes = Sharing { user, owner };
-        nodes.user.start();
-        nodes.owner.start();
+        for node in [&nodes.user, &nodes.owner] {
+            node.start();
+            node.wait_for_marker();
+        }
         nodes
     }
 
@@ -99,6 +105,14 @@ impl Drop for Sharing {
 }
 
 impl SharingNode {
+    /// Starts a node like the others that shares its kernel with none.
+    pub fn alone() -> SharingNode {
+        machine::require();
+        let node = SharingNode::new("alone".to_owned());
+        node.start();
+        node
+    }
+
     fn new(name: String) -> SharingNode {
         let scratch = Scratch::new();
         let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
@@ -118,8 +132,8 @@ impl SharingNode {
             namespace: Some(namespace),
             pool,
             devices: loop_devices::beneath(scratch.path()),
-            kernels: scratch.dir("kernels"),
             scratch,
+            kernels: None,
         }
     }
 
@@ -129,11 +143,22 @@ impl SharingNode {
 
     /// Starts the driver, and waits until it serves.
     pub fn start(&self) {
-        let spec = DriverSpec::new(&self.scratch, &[&self.pool])
+        let mut spec = DriverSpec::new(&self.scratch, &[&self.pool])
             .node(&self.name)
-            .inside(self.namespace())
-            .args(["--kernels", text(&self.kernels)]);
+            .inside(self.namespace());
+        if let Some(kernels) = &self.kernels {
+            spec = spec.args(["--kernels", text(kernels)]);
+        }
         *self.driver.lock() = Some(spec.start());
+    }
+
+    /// Waits until the others can see that the node is there.
+    fn wait_for_marker(&self) {
+        let end = Instant::now() + PATIENCE;
+        while !self.new_devices().iter().any(|device| is_marker(device)) {
+            assert!(Instant::now() < end, "{} has no marker", self.name);
+            std::thread::sleep(Duration::from_millis(20));
+        }
     }
 
     /// Kills the driver. It fails if the driver has ended by itself.
@@ -172,7 +197,8 @@ impl SharingNode {
         self.scratch.dir(&format!("pods/{volume}")).join("mount")
     }
 
-    fn staging(&self, volume: &str) -> PathBuf {
+    /// The path in this node at which a volume is staged.
+    pub fn staging(&self, volume: &str) -> PathBuf {
         self.scratch.dir(&format!("staging/{volume}"))
     }
 
@@ -261,9 +287,8 @@ impl SharingNode {
             .chain(mounts.map(|at| format!("mount at {} of {}", at.display(), self.name)))
             .collect();
         let devices = self.new_devices();
-        let (markers, others): (Vec<_>, Vec<_>) = devices
-            .into_iter()
-            .partition(|device| device.contains("/marker,"));
+        let (markers, others): (Vec<_>, Vec<_>) =
+            devices.into_iter().partition(|device| is_marker(device));
         left.extend(others);
         if markers.len() != 1 {
             left.push(format!("{} has markers {markers:?}", self.name));
@@ -279,6 +304,11 @@ impl SharingNode {
             .map(|device| format!("/dev/loop{} over {}", device.minor, device.backing))
             .collect()
     }
+}
+
+/// True for a line about the marker of a node.
+fn is_marker(device: &str) -> bool {
+    device.contains("/marker,")
 }
 
 /// CreateVolume of one that all nodes of the kernel may use.
