@@ -2,7 +2,7 @@
 //! mounts, as a container of kind has.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -124,7 +124,10 @@ impl SharingNode {
         let at = text(&state);
         let mounts: [&[&str]; 2] = [&["--bind", at, at], &["--make-shared", at]];
         for args in mounts {
-            machine::run("nsenter", &[&[&inside, "--", "mount"][..], args].concat());
+            machine::run(
+                "nsenter",
+                &[&[inside.as_str(), "--", "mount"][..], args].concat(),
+            );
         }
         SharingNode {
             name,
