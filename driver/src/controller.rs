@@ -28,7 +28,7 @@ mod volumes;
 mod tests;
 
 pub use crate::csi::error::{Error, Result};
-pub use anchors::Anchors;
+pub use anchors::{AnchorLook, Anchors};
 
 use hostloop_proto::csi;
 

@@ -18,7 +18,7 @@ use crate::namespace::Namespace;
 use crate::pools::{PoolFixture, state_dir};
 use crate::scratch::Scratch;
 
-/// The node ID of every test's driver.
+/// The node ID of a test's driver, unless it shares the kernel with others.
 pub const NODE: &str = "node-under-test";
 
 /// How to start a driver.
@@ -26,6 +26,7 @@ pub struct DriverSpec<'a> {
     scratch: &'a Scratch,
     pools: Vec<String>,
     args: Vec<String>,
+    node: &'a str,
     namespace: Option<&'a Namespace>,
     failpoints: Option<String>,
     controllers: Option<String>,
@@ -38,6 +39,7 @@ impl<'a> DriverSpec<'a> {
             scratch,
             pools: pools.iter().map(|p| p.argument()).collect(),
             args: Vec::new(),
+            node: NODE,
             namespace: None,
             failpoints: None,
             controllers: None,
@@ -47,6 +49,12 @@ impl<'a> DriverSpec<'a> {
     /// Adds arguments.
     pub fn args<S: Into<String>>(mut self, args: impl IntoIterator<Item = S>) -> Self {
         self.args.extend(args.into_iter().map(Into::into));
+        self
+    }
+
+    /// Gives the driver another node ID.
+    pub fn node(mut self, node: &'a str) -> Self {
+        self.node = node;
         self
     }
 
@@ -124,7 +132,7 @@ impl<'a> DriverSpec<'a> {
         command
             .arg(self.controllers.as_ref().map_or("serve", |_| "run"))
             .args(["--endpoint", &format!("unix://{}", text(socket))])
-            .args(["--nodeid", NODE])
+            .args(["--nodeid", self.node])
             // A busy disk must not refuse a copy.
             .args(["--max-freeze", "300s"])
             .args(["--statedir", text(&state_dir(self.scratch))])

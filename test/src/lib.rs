@@ -35,6 +35,7 @@ pub mod recording;
 pub mod requests;
 pub mod scenarios;
 pub mod scratch;
+pub mod sharing;
 pub mod shell;
 pub mod steps;
 pub mod tools;

@@ -250,7 +250,7 @@ impl Controller {
         }
         if record.is_shared() && record.stage.is_some() {
             // The last unpublication did not finish, and perhaps nothing repeats it.
-            self.anchors(record.id)?.release(&record)?;
+            self.anchors(record.id)?.look(&record)?.release(&record)?;
         }
         lookup::unless_gone(self.pools.delete_volume(&record.id))?;
         done

@@ -101,6 +101,30 @@ pub fn may_release(node: &str, live: &BTreeSet<String>) -> Result<(), Refusal> {
     }
 }
 
+/// What is known of the device of a volume before the volume is published to one more node.
+#[derive(Clone, Copy, Debug)]
+pub struct DeviceFacts {
+    /// The volume is published to a node.
+    pub is_published: bool,
+    /// Its record says that it is staged.
+    pub is_staged: bool,
+    /// It has a loop device.
+    pub is_attached: bool,
+    /// A node has a pin on the device, those aside that are certainly gone.
+    pub is_pinned: bool,
+}
+
+/// Decides whether the device is of an earlier use, so that the next node gets another one: an earlier
+/// node may still know this one. Either an unpublication did not finish, or the record has lost its
+/// staging, which is not synced.
+pub fn is_left_over(facts: DeviceFacts) -> bool {
+    if facts.is_staged {
+        !facts.is_published
+    } else {
+        facts.is_attached && !facts.is_pinned
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -205,6 +229,38 @@ mod tests {
                 None => Ok(()),
             };
             assert_eq!(may_release(node, &live), expected, "{node} {live:?}");
+        }
+    }
+
+    #[test]
+    fn a_device_of_an_earlier_use_comes_to_no_other_node() {
+        // Published, staged, attached, pinned → left over
+        let table = [
+            (false, false, false, false, false),
+            (true, false, false, false, false),
+            (true, true, true, true, false),
+            (true, true, true, false, false),
+            // All nodes have ended, and the kernel has none of it.
+            (true, true, false, false, false),
+            // An unpublication did not finish.
+            (false, true, true, false, true),
+            (false, true, false, false, true),
+            // The release refuses it as long as the node is there.
+            (false, true, true, true, true),
+            // The record has lost its staging.
+            (true, false, true, false, true),
+            (false, false, true, false, true),
+            (true, false, true, true, false),
+            (false, false, true, true, false),
+        ];
+        for (is_published, is_staged, is_attached, is_pinned, expected) in table {
+            let facts = DeviceFacts {
+                is_published,
+                is_staged,
+                is_attached,
+                is_pinned,
+            };
+            assert_eq!(is_left_over(facts), expected, "{facts:?}");
         }
     }
 }

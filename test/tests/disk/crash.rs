@@ -4,6 +4,10 @@
 //!
 //! `HOSTLOOP_CRASH_ONLY=WORD` walks through the scenarios that have the word in their names, also
 //! through those that are not in the sample.
+//!
+//! [`shared`] has the volumes that several nodes use.
+
+mod shared;
 
 use std::time::{Duration, Instant};
 

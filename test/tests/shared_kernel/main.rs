@@ -47,6 +47,7 @@ async fn copies_and_growth_reach_all_nodes() {
     let site = Site::up(None);
     together::copies_are_used_on_any_node(&site).await;
     together::growth_shows_on_all_nodes(&site).await;
+    together::faults_are_refused_by_name(&site).await;
     site.end().await;
 }
 

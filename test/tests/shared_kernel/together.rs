@@ -140,6 +140,25 @@ pub(crate) async fn copies_are_used_on_any_node(site: &Site) {
     stop(site);
 }
 
+/// A fault would be one of all nodes, so none begins, and an event at the claim says why.
+pub(crate) async fn faults_are_refused_by_name(site: &Site) {
+    let plugin = site.plugin();
+    plugin.succeeds(
+        &["install", "--shared", "--faults"],
+        &["hostloop is installed"],
+    );
+    start(site);
+    let set = ["fault", "set", "files", "gone", "-n", NAMESPACE];
+    plugin.fails(&set, &["refused"]);
+    let refused = ["get", "events", "-n", NAMESPACE, "-o"];
+    let message = "jsonpath={.items[?(@.reason==\"FaultRefused\")].message}";
+    let said = site.cluster.kubectl(&[&refused[..], &[message]].concat());
+    assert!(said.contains("reach=kernel"), "{said}");
+    site.sh("c", "echo on > /files/state && sync");
+    assert_eq!(site.sh("a", "cat /files/state"), "on\n");
+    stop(site);
+}
+
 /// One growth is enough for all nodes.
 pub(crate) async fn growth_shows_on_all_nodes(site: &Site) {
     start(site);

@@ -43,43 +43,43 @@ impl Controller {
         let step = decide_at(record, node, &publication)?;
         let mode = publication.capability.mode;
         let is_listed = self.kernel_nodes().contains(node);
+        let look = anchors.look(record)?;
         // Nodes that may all use the volume are not in each other's way.
         let holders = if mode.is_multi_node() {
             BTreeSet::new()
         } else {
-            anchors.holders(record.id)?
+            look.holders()?
         };
         may_use(&UseFacts {
             volume: record.id,
             mode,
             node,
-            is_here: is_listed && anchors.is_here(node)?,
+            is_here: is_listed && look.is_here(node)?,
             is_listed,
             published: others(record.publications.keys(), node),
             holding: others(&holders, node),
         })?;
         check_others(record, node, &publication.capability)?;
-        if record.publications.is_empty() && record.stage.is_some() {
-            // An unpublication did not finish. A volume of one node must not come to the next one on
-            // its old device, which the last one may still know.
-            anchors.release(record)?;
+        if look.is_left_over(record) {
+            look.release(record)?;
         }
         let capability = publication.capability.clone();
         // If the rest fails, the next call or the unpublication finds the publication.
         let record = self.record_publication(record, node, publication, step)?;
-        anchors.anchor(&record, &capability)
+        look.anchor(&record, &capability)
     }
 
     /// Unpublishes a shared volume from a node, or from all of them if `node` is empty. Fails while
     /// the node has the volume mounted or bound, whatever Kubernetes believes of it.
     pub(super) fn unpublish_shared(&self, record: &Arc<VolumeRecord>, node: &str) -> Result<()> {
         let anchors = self.anchors(record.id)?;
-        may_release(node, &anchors.holders(record.id)?)?;
+        let look = anchors.look(record)?;
+        may_release(node, &look.holders()?)?;
         let record = self.remove_publication(record, node)?;
         // Also if an earlier call removed the last publication, and did not finish. The record may have
         // lost its staging: that part is not synced.
         if record.publications.is_empty() {
-            anchors.release(&record)?;
+            look.release(&record)?;
         }
         Ok(())
     }

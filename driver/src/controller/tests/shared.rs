@@ -9,11 +9,11 @@ use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use parking_lot::Mutex;
 
 use super::bench::*;
-use crate::controller::{Anchors, Error, Result};
+use crate::controller::{AnchorLook, Anchors, Error, Result};
 use crate::kernel::FileId;
 use crate::reach::context::PublishContext;
 use crate::reach::kernels::Kernels;
-use crate::storage::{Capability, Pools, Provisioning, Reach, VolumeId, VolumeRecord};
+use crate::storage::{Capability, Pools, Provisioning, Reach, VolumeRecord};
 use crate::testkit::stage_at;
 
 /// What the anchors are asked for, and what the test lets them answer.
@@ -40,6 +40,17 @@ fn not_yet() -> Error {
 }
 
 impl Anchors for Stand {
+    fn look(&self, _record: &VolumeRecord) -> Result<Box<dyn AnchorLook + '_>> {
+        Ok(Box::new(self))
+    }
+
+    fn grow(&self, _record: &VolumeRecord) -> Result<()> {
+        self.script.lock().calls.push("grow");
+        Ok(())
+    }
+}
+
+impl AnchorLook for &Stand {
     fn anchor(&self, record: &VolumeRecord, capability: &Capability) -> Result<PublishContext> {
         let mut script = self.script.lock();
         script.calls.push("anchor");
@@ -65,12 +76,16 @@ impl Anchors for Stand {
         })
     }
 
-    fn holders(&self, _volume: VolumeId) -> Result<BTreeSet<String>> {
+    fn holders(&self) -> Result<BTreeSet<String>> {
         Ok(self.script.lock().holders.clone())
     }
 
     fn is_here(&self, node: &str) -> Result<bool> {
         Ok(!self.script.lock().away.contains(node))
+    }
+
+    fn is_left_over(&self, record: &VolumeRecord) -> bool {
+        record.publications.is_empty() && record.stage.is_some()
     }
 
     fn release(&self, record: &VolumeRecord) -> Result<()> {
@@ -81,11 +96,6 @@ impl Anchors for Stand {
         }
         self.pools
             .update_volume(&record.id, |record| record.stage = None)?;
-        Ok(())
-    }
-
-    fn grow(&self, _record: &VolumeRecord) -> Result<()> {
-        self.script.lock().calls.push("grow");
         Ok(())
     }
 }

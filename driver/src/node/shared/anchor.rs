@@ -5,80 +5,28 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 
 use super::Devices;
-use crate::controller::Anchors;
+use super::dead_pins::CertainLook;
+use crate::controller::{AnchorLook, Anchors};
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{self, file_id, loop_path, loops_holding};
 use crate::node::volume_lookup::MountedAt;
 use crate::node::{Error, Node, Requested, Result, detach_loop, target_path};
 use crate::reach::context::PublishContext;
-use crate::reach::decide::Refusal;
-use crate::storage::{Access, Capability, Format, VolumeHandle, VolumeId, VolumeRecord};
+use crate::reach::decide::{DeviceFacts, Refusal, is_left_over};
+use crate::storage::{Access, Capability, Format, VolumeId, VolumeRecord};
+
+/// One look of the owner at a volume.
+struct OwnersLook<'n> {
+    node: &'n Node,
+    volume: VolumeId,
+    look: CertainLook,
+    /// The minors of the volume's own devices.
+    own: BTreeSet<u32>,
+}
 
 impl Anchors for Node {
-    fn anchor(&self, record: &VolumeRecord, capability: &Capability) -> Result<PublishContext> {
-        let look = self.certain_look()?;
-        let own = look.devices.of_volume(&self.identity(record));
-        self.sweep(&look, &own)?;
-        if record.stage.is_none() && !own.is_empty() && look.is_unpinned(&own) {
-            // The record has lost its staging, which is not synced. An earlier node may know the device
-            // of before, so this one gets another.
-            Anchors::release(self, record)?;
-        }
-        let requested = Requested {
-            path: self.make_anchor(record.id)?,
-            capability: capability.clone(),
-            read_only: false,
-        };
-        let found = self.find_to_stage(record, &requested)?;
-        self.refuse_unformatted(record, &requested, &found.state)?;
-        self.stage_at(record, &requested, found)?;
-        self.context_of(record, capability)
-    }
-
-    fn holders(&self, volume: VolumeId) -> Result<BTreeSet<String>> {
-        let record = self.pools.volume(&VolumeHandle::Id(volume))?;
-        let look = self.certain_look()?;
-        let own = look.devices.of_volume(&self.identity(&record));
-        look.refuse_uncertain(volume, &own)?;
-        Ok(look.devices.holders(&own))
-    }
-
-    fn is_here(&self, node: &str) -> Result<bool> {
-        let own = &self.config.node_id;
-        let Some(kernel) = self.config.kernels.of(own) else {
-            return Ok(false);
-        };
-        if node == own {
-            self.own_marker()?;
-        }
-        let name = &kernel.name;
-        Ok(Devices::is_there(self.pools.kernel(), |all| {
-            all.marker_of(node, name)
-        })?)
-    }
-
-    fn release(&self, record: &VolumeRecord) -> Result<()> {
-        let anchor = self.anchor_path(record.id)?;
-        let identity = self.identity(record);
-        let look = self.certain_look()?;
-        let own = look.devices.of_volume(&identity);
-        self.sweep(&look, &own)?;
-        look.refuse_uncertain(record.id, &own)?;
-        if let Some(node) = look.devices.holders(&own).pop_first() {
-            let refusal = Refusal::StillHeld { node };
-            return Err(Error::FailedPrecondition(refusal.to_string()));
-        }
-        self.detach_of_kubelets(&look, &own)?;
-        let was_staged = self.undo_stage(record, &anchor)?;
-        self.refuse_attached(&identity)?;
-        if was_staged {
-            self.pools.clear_in_volume(&record.id, |r| r.stage = None)?;
-        }
-        let anchors = self.anchors()?;
-        for directory in anchor.ancestors().take_while(|path| **path != anchors) {
-            target_path::remove(directory)?;
-        }
-        Ok(())
+    fn look(&self, record: &VolumeRecord) -> Result<Box<dyn AnchorLook + '_>> {
+        Ok(Box::new(self.owners_look(record)?))
     }
 
     fn grow(&self, record: &VolumeRecord) -> Result<()> {
@@ -89,7 +37,8 @@ impl Anchors for Node {
         };
         let _under_way = self.pools.growths().begin(record.id);
         // A restart of the owner's container has ended its mount, and others still use the volume.
-        self.anchor(record, &stage.capability)?;
+        self.owners_look(record)?
+            .anchor(record, &stage.capability)?;
         let state = self.state(&self.identity(record), &[&anchor])?;
         let at = match stage.capability.access.fs() {
             Some(fs) => MountedAt::Filesystem(fs),
@@ -102,7 +51,83 @@ impl Anchors for Node {
     }
 }
 
+impl AnchorLook for OwnersLook<'_> {
+    fn holders(&self) -> Result<BTreeSet<String>> {
+        self.look.refuse_uncertain(self.volume, &self.own)?;
+        Ok(self.look.devices.holders(&self.own))
+    }
+
+    fn is_here(&self, node: &str) -> Result<bool> {
+        let own = &self.node.config.node_id;
+        let Some(kernel) = self.node.config.kernels.of(own) else {
+            return Ok(false);
+        };
+        if node == own {
+            // It may be later than the look.
+            return self.node.own_marker().map(|_| true);
+        }
+        let marker = self.look.devices.marker_of(node, &kernel.name);
+        Ok(marker.is_some())
+    }
+
+    fn is_left_over(&self, record: &VolumeRecord) -> bool {
+        is_left_over(DeviceFacts {
+            is_published: !record.publications.is_empty(),
+            is_staged: record.stage.is_some(),
+            is_attached: !self.own.is_empty(),
+            is_pinned: !self.look.is_unpinned(&self.own),
+        })
+    }
+
+    fn anchor(&self, record: &VolumeRecord, capability: &Capability) -> Result<PublishContext> {
+        let node = self.node;
+        node.sweep(&self.look, &self.own)?;
+        let requested = Requested {
+            path: node.make_anchor(record.id)?,
+            capability: capability.clone(),
+            read_only: false,
+        };
+        let found = node.find_to_stage(record, &requested)?;
+        node.refuse_unformatted(record, &requested, &found.state)?;
+        node.stage_at(record, &requested, found)?;
+        node.context_of(record, capability)
+    }
+
+    fn release(&self, record: &VolumeRecord) -> Result<()> {
+        let node = self.node;
+        let anchor = node.anchor_path(record.id)?;
+        node.sweep(&self.look, &self.own)?;
+        if let Some(node) = self.holders()?.pop_first() {
+            let refusal = Refusal::StillHeld { node };
+            return Err(Error::FailedPrecondition(refusal.to_string()));
+        }
+        node.detach_of_kubelets(&self.look, &self.own)?;
+        let was_staged = node.undo_stage(record, &anchor)?;
+        node.refuse_attached(&node.identity(record))?;
+        if was_staged {
+            node.pools
+                .clear_in_volume(&record.id, |record| record.stage = None)?;
+        }
+        let anchors = node.anchors()?;
+        for directory in anchor.ancestors().take_while(|path| **path != anchors) {
+            target_path::remove(directory)?;
+        }
+        Ok(())
+    }
+}
+
 impl Node {
+    fn owners_look(&self, record: &VolumeRecord) -> Result<OwnersLook<'_>> {
+        let look = self.certain_look()?;
+        let own = look.devices.of_volume(&self.identity(record));
+        Ok(OwnersLook {
+            node: self,
+            volume: record.id,
+            look,
+            own,
+        })
+    }
+
     /// Makes the directory of a volume's anchor.
     fn make_anchor(&self, volume: VolumeId) -> Result<PathBuf> {
         let anchor = self.anchor_path(volume)?;

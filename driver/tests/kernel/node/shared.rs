@@ -11,7 +11,7 @@ use hostloop_driver::controller::Anchors;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{FsType, LoopDevices, loop_path};
 use hostloop_driver::node::{Error, Result};
-use hostloop_driver::storage::{Access, VolumeId};
+use hostloop_driver::storage::{Access, NewVolume, Reach, Source, VolumeId};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
 use rstest::rstest;
@@ -34,11 +34,19 @@ struct Container {
 
 impl Container {
     fn start(name: &'static str, by: &Arc<SharedBy>) -> Container {
+        Container::over(name, by, None)
+    }
+
+    /// A node with its pool on a filesystem of its own.
+    fn over(name: &'static str, by: &Arc<SharedBy>, pool: Option<FsType>) -> Container {
         let (jobs, todo) = channel::<Job>();
         let by = by.clone();
         let thread = std::thread::spawn(move || {
             own_namespace(&Linux::new(), Path::new("/nothing"));
             let site = Shared::site();
+            if let Some(fs) = pool {
+                new_filesystem(&*site.kernel, &site.path(""), fs, 2048 * MI);
+            }
             // As kubelet's directory, where a pod may mount something for its node.
             let state_dir = site.options.state_dir.clone();
             run("mount", &["--bind", arg(&state_dir), arg(&state_dir)]);
@@ -315,4 +323,89 @@ fn a_driver_that_starts_again_gives_back_what_its_node_does_not_use() {
     });
     detach(&o, id, "u").unwrap();
     assert_eq!(o.run(move |o| o.loops(id)), []);
+}
+
+/// A fault of the pool is one of its node alone, and of what needs the pool's files.
+#[test]
+fn nodes_keep_a_volume_while_its_pool_is_missing_on_request() {
+    let [o, u] = nodes();
+    let cap = mount_as("ext4", Mode::MultiNodeMultiWriter);
+    let id = o.run(|o| o.create(ext4(), 64 * MI));
+    let context = attach(&o, id, "o", &cap);
+    attach(&o, id, "u", &cap);
+    for node in [&o, &u] {
+        use_it(node, id, &context, &cap).unwrap();
+    }
+    o.run(|o| o.pools().set_aside(0, "a test asks for it".to_owned()))
+        .unwrap();
+    u.run(|u| write(&u.target().join("file"), 1, 5000));
+    o.run(|o| assert_written(&o.target().join("file"), 1, 5000));
+    // Pods come and go on both nodes.
+    for node in [&o, &u] {
+        end_use(node, id);
+        use_it(node, id, &context, &cap).unwrap();
+        node.run(|node| assert_written(&node.target().join("file"), 1, 5000));
+    }
+    end_use(&u, id);
+    let refused = [
+        detach(&o, id, "u").unwrap_err(),
+        o.run(move |o| o.attach(id, "u", &cap)).unwrap_err(),
+    ];
+    for error in refused {
+        assert!(error.to_string().contains("a test asks for it"), "{error}");
+    }
+
+    o.run(|o| o.pools().bring_back(0));
+    end_use(&o, id);
+    for node in ["u", "o"] {
+        detach(&o, id, node).unwrap();
+    }
+    assert_eq!(o.run(move |o| o.loops(id)), []);
+}
+
+/// Nothing is frozen, and each node goes on.
+#[test]
+fn a_power_cut_has_what_each_node_has_synced() {
+    let by = Arc::new(SharedBy::nodes(&["o", "u"]));
+    let o = Container::over("o", &by, Some(FsType::Xfs));
+    let u = Container::start("u", &by);
+    let cap = mount_as("ext4", Mode::MultiNodeMultiWriter);
+    let id = o.run(|o| o.create(ext4(), 64 * MI));
+    let context = attach(&o, id, "o", &cap);
+    attach(&o, id, "u", &cap);
+    for (node, seed) in [(&o, 1), (&u, 2)] {
+        use_it(node, id, &context, &cap).unwrap();
+        node.run(move |node| write(&node.target().join(format!("file{seed}")), seed, 5000));
+    }
+    let cut = o.run(move |o| {
+        let pools = o.pools();
+        let taken = pools.create_powercut(&id, "cut", &Default::default());
+        taken.unwrap().id
+    });
+    u.run(|u| write(&u.target().join("later"), 3, 5000));
+    o.run(|o| assert_written(&o.target().join("later"), 3, 5000));
+    for (node, name) in [(&o, "o"), (&u, "u")] {
+        end_use(node, id);
+        detach(&o, id, name).unwrap();
+    }
+
+    let restored = o.run(move |o| {
+        let new = NewVolume {
+            reach: Reach::Kernel,
+            ..copy_of(Source::Snapshot(cut), ext4(), 64 * MI)
+        };
+        let pool = o.pools().named(None).unwrap();
+        o.pools().create_volume(&pool, new).unwrap().id
+    });
+    let context = attach(&o, restored, "u", &cap);
+    use_it(&u, restored, &context, &cap).unwrap();
+    u.run(|u| {
+        for seed in [1, 2] {
+            assert_written(&u.target().join(format!("file{seed}")), seed, 5000);
+        }
+        assert!(!u.target().join("later").exists());
+    });
+    end_use(&u, restored);
+    detach(&o, restored, "u").unwrap();
+    assert_eq!(o.run(move |o| o.loops(restored)), []);
 }

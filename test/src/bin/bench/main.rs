@@ -20,6 +20,7 @@ mod process;
 mod proxy;
 mod runtime;
 mod scale;
+mod sharing;
 mod sidecars;
 mod snapshot;
 mod stage;
@@ -66,6 +67,7 @@ const PARTS: &[Part] = &[
     }),
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
+    ("sharing", |_, _| sharing::figures()),
     ("changed-blocks", |runtime, _| {
         changed_blocks::figures(runtime)
     }),
