@@ -250,6 +250,12 @@ mod tests {
     }
 
     #[test]
+    fn clap_breaks_the_lines_of_help_texts() {
+        let broken = hostloop_document::flags::broken_lines(&Cli::command());
+        assert!(broken.is_empty(), "{broken:#?}");
+    }
+
+    #[test]
     fn the_reference_has_every_flag() {
         let tables = hostloop_document::flags::tables(Cli::command(), "kubectl hostloop");
         hostloop_document::check_named_table(

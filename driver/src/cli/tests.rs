@@ -20,6 +20,12 @@ fn clap_accepts_the_command_line() {
 }
 
 #[test]
+fn clap_breaks_the_lines_of_help_texts() {
+    let broken = hostloop_document::flags::broken_lines(&Cli::command());
+    assert!(broken.is_empty(), "{broken:#?}");
+}
+
+#[test]
 fn the_reference_has_every_flag() {
     let tables = hostloop_document::flags::tables(Cli::command(), "hostloop");
     hostloop_document::check_named_table(

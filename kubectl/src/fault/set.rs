@@ -28,10 +28,10 @@ Examples:
   All I/O behind the first GiB of these claims fails:
     kubectl hostloop fault set -l app=db eio-from=1Gi
 
-Faults: gone, eio-from=OFFSET, powercut, frozen, readonly (ext4), full; on a fault disk also eio, enospc and
-slow=DELAY. docs/faults.md has their fields, what a pod sees of each, and how it heals. The driver needs
---enable-faults. Without --for, a fault lasts for ten minutes, and frozen for 30 seconds. A claim that has
-another fault gets this one instead.";
+Faults: gone, eio-from=OFFSET, powercut, frozen, readonly (ext4), full; on a fault disk also eio, \
+enospc and slow=DELAY. docs/faults.md has their fields, what a pod sees of each, and how it heals. \
+The driver needs --enable-faults. Without --for, a fault lasts for ten minutes, and frozen for 30 \
+seconds. A claim that has another fault gets this one instead.";
 
 /// Arguments of `fault set`.
 #[derive(Clone, Debug, clap::Args)]
