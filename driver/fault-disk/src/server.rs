@@ -335,13 +335,16 @@ fn listen_at(path: &Path) -> Result<OwnedFd> {
         }
         _ => (),
     }
-    let failed = |e: Errno| Error::system(format!("to listen at {}", path.display()), e);
-    let listener = socket::new().map_err(failed)?;
-    bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
+    listening(path).map_err(|e| Error::system(format!("to listen at {}", path.display()), e))
+}
+
+/// A socket that listens at this path, where nothing is, for root alone.
+fn listening(path: &Path) -> io::Result<OwnedFd> {
+    let listener = socket::new()?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
     // A client can connect only after `listen`.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .map_err(|e| Error::system(format!("to protect {}", path.display()), e))?;
-    listen(&listener, 8).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listen(&listener, 8)?;
     Ok(listener)
 }
 
