@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
-use crate::table;
+use crate::{check_named_table, table};
 
 /// What a help text says about a default that clap does not know.
 const DEFAULT: &str = "[default: ";
@@ -13,10 +13,20 @@ const DEFAULT: &str = "[default: ";
 /// The most columns of `--help`.
 const WIDTH: usize = 100;
 
+/// Fails if clap refuses the command line of a program, if a help text has a broken line, or if the
+/// reference has other flags. `name` is what a person types, and `source` has the command line.
+pub fn check(program: Command, name: &str, source: &str) {
+    program.clone().debug_assert();
+    let broken = broken_lines(&program);
+    assert!(broken.is_empty(), "{broken:#?}");
+    let tables = tables(program, name);
+    check_named_table("docs/reference/flags.md", name, &tables, source);
+}
+
 /// The tables of a program: for each of its commands, a heading and a table for each heading of
 /// `--help`. Flags of all commands come first. A table that an earlier command has is not repeated.
 /// `name` is what a person types.
-pub fn tables(program: Command, name: &str) -> String {
+fn tables(program: Command, name: &str) -> String {
     let mut page = Page::default();
     if program.get_arguments().any(Arg::is_global_set) {
         page.text
@@ -29,7 +39,7 @@ pub fn tables(program: Command, name: &str) -> String {
 
 /// The lines behind the flags in `--help` that are wider than it is, and go on in a line of their own.
 /// clap breaks each into a full line and a stub. A paragraph that is one line has no stubs in any width.
-pub fn broken_lines(program: &Command) -> Vec<String> {
+fn broken_lines(program: &Command) -> Vec<String> {
     let text = program.get_after_help().map(StyledStr::to_string);
     let text = text.unwrap_or_default();
     let next = text.lines().skip(1).chain([""]);
