@@ -46,14 +46,16 @@ use work::{
 const ABOUT: &str = "\
 What it does:
   1. It takes a snapshot of the claim.
-  2. It asks the driver's service of changed blocks which bytes have changed since the last backup in DIR,
-     or, for the first one, which are allocated. docs/snapshot-metadata.md says how to switch it on.
+  2. It asks the driver's service of changed blocks which bytes have changed since the last backup \
+     in DIR, or, for the first one, which are allocated. docs/snapshot-metadata.md says how to \
+     switch it on.
   3. It restores the snapshot into a block volume, and copies these bytes from a pod with it.
-  4. It deletes all that it made, and the snapshot of the last backup. Its own snapshot stays: the next
-     backup is compared with it. If it is gone and the driver can't compare with it, the next one is full.
+  4. It deletes all that it made, and the snapshot of the last backup. Its own snapshot stays: the \
+     next backup is compared with it. If it is gone and the driver can't compare with it, the next \
+     one is full.
 
-The bytes of a filesystem are read from a block volume, too. An administrator allows that by an annotation of
-the snapshot's content, which the command sets.
+The bytes of a filesystem are read from a block volume, too. An administrator allows that by an \
+annotation of the snapshot's content, which the command sets.
 
 Example, with the account of deploy/examples/backup-client.yaml:
   kubectl hostloop backup data --to backups/data

@@ -38,7 +38,8 @@ pub struct Args {
     #[arg(long)]
     pub live: bool,
 
-    /// The StorageClass for --live [default: the driver's default class, or its first]
+    /// The StorageClass for --live [default: of those that delete their volumes, the driver's default
+    /// class, else hostloop-ext4 or another one that waits for a pod; thick ones come last]
     #[arg(long, value_name = "NAME", requires = "live")]
     pub class: Option<String>,
 

@@ -58,16 +58,16 @@ const MAX_PARALLEL: u64 = 64;
 
 const ABOUT: &str = "\
 What it does:
-  1. The node takes the cuts in one burst, while your software writes to the claim. A cut is what a power
-     cut at that moment would have left. The volume and its pods go on.
-  2. A few at a time, cuts become claims, and a Job checks each: it passes if the Job completes. The order
-     is that of the seed.
-  3. A cut that passes is deleted. One that does not stays as VolumeSnapshot explore-CLAIM-EXPLORATION-NUMBER,
-     and the report has a claim that shows its content again.
+  1. The node takes the cuts in one burst, while your software writes to the claim. A cut is what \
+     a power cut at that moment would have left. The volume and its pods go on.
+  2. A few at a time, cuts become claims, and a Job checks each: it passes if the Job completes. The \
+     order is that of the seed.
+  3. A cut that passes is deleted. One that does not stays as VolumeSnapshot \
+     explore-CLAIM-EXPLORATION-NUMBER, and the report has a claim that shows its content again.
 
-The file of --check has one Job. Its pod has a volume with `claimName: $(CLAIM)`, which becomes the claim of
-the cut, and its containers have the variables CLAIM and CUT, the number of the cut. deploy/examples/explore has
-some. The driver needs --enable-faults, and the pool reflinks.
+The file of --check has one Job. Its pod has a volume with `claimName: $(CLAIM)`, which becomes the \
+claim of the cut, and its containers have the variables CLAIM and CUT, the number of the cut. \
+deploy/examples/explore has some. The driver needs --enable-faults, and the pool reflinks.
 
 Examples:
   kubectl hostloop explore data --cuts 200 --every 100ms --check check.yaml

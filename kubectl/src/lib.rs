@@ -245,19 +245,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn clap_accepts_the_command_line() {
-        Cli::command().debug_assert();
-    }
-
-    #[test]
-    fn the_reference_has_every_flag() {
-        let tables = hostloop_document::flags::tables(Cli::command(), "kubectl hostloop");
-        hostloop_document::check_named_table(
-            "docs/reference/flags.md",
-            "kubectl hostloop",
-            &tables,
-            "the client's command line",
-        );
+    fn the_command_line_is_sound_and_in_the_reference() {
+        let source = "the client's command line";
+        hostloop_document::flags::check(Cli::command(), "kubectl hostloop", source);
     }
 
     #[test]

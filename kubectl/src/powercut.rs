@@ -27,19 +27,20 @@ use super::volume_objects::pods_of;
 
 const ABOUT: &str = "\
 What it does:
-  1. Each claim asks for the fault powercut, all at the same time, and the command waits until each has
-     it. What was not synced is lost, and from then on pods see I/O errors.
+  1. Each claim asks for the fault powercut, all at the same time, and the command waits until each \
+     has it. What was not synced is lost, and from then on pods see I/O errors.
   2. With --delete-pods, it deletes the pods that use the claims, and waits until they are gone.
   3. It takes the faults away. The next pods mount the volumes again, which replays the journals.
 
 What it is not:
-  - One instant for all claims: each is cut within milliseconds of its own request. What spans several
-    volumes may be cut between them, as by a disk that fails before the machine does.
+  - One instant for all claims: each is cut within milliseconds of its own request. What spans \
+    several volumes may be cut between them, as by a disk that fails before the machine does.
   - A disk that lies: what it has completed since its last flush stays. docs/faults.md says more.
   - A fault of the node: only these volumes have it, and only if the driver has --enable-faults.
 
-Pods of a Deployment are replaced before they have ended. Their successors then keep the old mount, and
-the volume needs a restage: scale to 0 first, and up again afterwards. Those of a StatefulSet are not.
+Pods of a Deployment are replaced before they have ended. Their successors then keep the old mount, \
+and the volume needs a restage: scale to 0 first, and up again afterwards. Those of a StatefulSet \
+are not.
 
 Examples:
   The crash of a whole StatefulSet, which makes its pods again:

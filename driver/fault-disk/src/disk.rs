@@ -294,18 +294,33 @@ impl Disk {
     }
 }
 
-/// Two calls that stop the same disks would wait for each other.
-static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+/// A cache that its disk waits for.
+type LockedCache<'d> = RwLockWriteGuard<'d, Option<WriteCache>>;
 
-/// The disks, each of them once.
-fn apart<'d>(disks: &[&'d Disk]) -> Vec<&'d Disk> {
-    let mut apart: Vec<&Disk> = Vec::new();
+/// The disks, each of them once, in the order in which all calls lock them: so two calls that lock
+/// the same disks never wait for each other. The order is that of their names, because a seed draws
+/// in this order.
+fn in_order<'d>(disks: &[&'d Disk]) -> Vec<&'d Disk> {
+    let mut disks = disks.to_vec();
+    disks.sort_unstable_by(|a, b| (&a.name, a.inode).cmp(&(&b.name, b.inode)));
+    disks.dedup_by(|a, b| std::ptr::eq(*a, *b));
+    disks
+}
+
+/// Locks all of these disks, which are in order. Then none of them has an operation under way, and
+/// none acknowledges a write. Only calls for one of them, and its users, wait meanwhile. Fails if a disk
+/// has not ended its operations until then.
+fn lock_all<'d>(disks: &[&'d Disk], until: Instant) -> Result<Vec<LockedCache<'d>>> {
+    let mut caches = Vec::with_capacity(disks.len());
     for disk in disks {
-        if !apart.iter().any(|known| std::ptr::eq(*known, *disk)) {
-            apart.push(disk);
-        }
+        let Some(cache) = disk.cache.try_write_until(until) else {
+            // The message takes memory, which may wait for a disk that is locked.
+            drop(caches);
+            return Err(Error::Busy(disk.name.clone()));
+        };
+        caches.push(cache);
     }
-    apart
+    Ok(caches)
 }
 
 /// Holds all I/O of these disks from one instant on, while `meanwhile` runs. By then, an image has
@@ -315,49 +330,34 @@ fn apart<'d>(disks: &[&'d Disk]) -> Vec<&'d Disk> {
 /// The kernel may write pages of these disks back before it gives memory to this process, so
 /// `meanwhile` must take none.
 pub(crate) fn hold<T>(disks: &[&Disk], until: Instant, meanwhile: impl FnOnce() -> T) -> Result<T> {
-    let apart = apart(disks);
-    let mut caches = Vec::with_capacity(apart.len());
-    let one = ONE_AT_A_TIME.try_lock_until(until);
-    let mut refused = None;
-    for disk in apart {
-        let cache = one.as_ref().and_then(|_| disk.cache.try_write_until(until));
-        match cache {
-            Some(cache) if !disk.is_cut() => caches.push(cache),
-            cache => {
-                refused = Some((disk, cache.is_some()));
-                break;
-            }
-        }
-    }
-    drop(one);
-    if let Some((disk, is_cut)) = refused {
+    let disks = in_order(disks);
+    let caches = lock_all(&disks, until)?;
+    if let Some(cut) = disks.iter().find(|disk| disk.is_cut()) {
         drop(caches);
-        let name = disk.name.clone();
-        return Err(if is_cut {
-            Error::Cut(name)
-        } else {
-            Error::Busy(name)
-        });
+        return Err(Error::Cut(cut.name.clone()));
     }
     let done = meanwhile();
     drop(caches);
     Ok(done)
 }
 
-/// Cuts the power of these disks at one instant. From then on, they answer nothing but EIO.
-pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
-    let _one = ONE_AT_A_TIME.lock();
-    let apart = apart(disks);
+/// Cuts the power of these disks at one instant. From then on, they answer nothing but EIO. Fails,
+/// and cuts none, if a disk has not ended its operations until then.
+pub(crate) fn cut_power(
+    disks: &[&Disk],
+    until: Instant,
+    loss: Loss,
+    seed: u64,
+) -> Result<Vec<PowerCutReport>> {
+    let disks = in_order(disks);
     // What this cut needs, it has before any of the disks waits for it.
     let mut block = AlignedBuffer::new(ALIGNMENT);
-    let mut counts = vec![(0, 0, 0); apart.len()];
-    let mut caches = Vec::with_capacity(apart.len());
-    // No disk acknowledges a write once its cache is held, and no cut is done before all are.
-    caches.extend(apart.iter().map(|disk| disk.cache.write()));
+    let mut counts = vec![(0, 0, 0); disks.len()];
+    let mut caches = lock_all(&disks, until)?;
 
     let mut seeds = Draws::new(seed);
     let mut result = Ok(());
-    for (number, disk) in apart.iter().enumerate() {
+    for (number, disk) in disks.iter().enumerate() {
         let mut draws = Draws::new(seeds.bits());
         if disk.is_cut.swap(true, Ordering::AcqRel) {
             continue;
@@ -372,7 +372,7 @@ pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<Po
     }
     drop(caches);
     result?;
-    let reports = apart.iter().zip(counts);
+    let reports = disks.iter().zip(counts);
     Ok(reports
         .map(|(disk, (unflushed, lost, torn))| PowerCutReport {
             name: disk.name.clone(),
@@ -386,7 +386,7 @@ pub(crate) fn cut_power(disks: &[&Disk], loss: Loss, seed: u64) -> Result<Vec<Po
 /// Writes what survives, and counts writes that were not flushed, lost and torn ones.
 fn lose(
     disk: &Disk,
-    cache: &mut RwLockWriteGuard<'_, Option<WriteCache>>,
+    cache: &mut LockedCache<'_>,
     loss: Loss,
     draws: &mut Draws,
     block: &mut AlignedBuffer,

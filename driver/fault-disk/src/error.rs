@@ -34,7 +34,7 @@ pub enum Error {
     /// A disk that is to be held has had a power cut.
     #[error("the power of the fault disk {0:?} was cut: delete the pods that use it")]
     Cut(String),
-    /// A disk that is to be held has operations that do not end.
+    /// A disk that is to be held or to lose power has operations that do not end.
     #[error(
         "the fault disk {0:?} did not end its operations in time: try again when it is less busy"
     )]

@@ -139,9 +139,15 @@ impl FaultDisk {
 
 /// Cuts the power of these disks at one instant: what they have not flushed is lost as this says.
 /// From then on, they answer nothing but EIO. The same seed repeats what becomes of the same writes.
-pub fn cut_power(disks: &[FaultDisk], loss: Loss, seed: u64) -> Result<Vec<PowerCutReport>> {
+/// Fails, and cuts none, if that instant does not come until then.
+pub fn cut_power(
+    disks: &[FaultDisk],
+    until: Instant,
+    loss: Loss,
+    seed: u64,
+) -> Result<Vec<PowerCutReport>> {
     let disks: Vec<&Disk> = disks.iter().map(|disk| &disk.0.disk).collect();
-    disk::cut_power(&disks, loss, seed)
+    disk::cut_power(&disks, until, loss, seed)
 }
 
 /// Holds all I/O of these disks from one instant on, while `meanwhile` runs, which must take no memory.

@@ -24,7 +24,8 @@ use crate::{Error, Result, Settings, memory_share, socket};
 /// How long a request waits for the end of a disk.
 const LONGEST_END: Duration = Duration::from_secs(5);
 
-/// How long a request waits for the operations under way of the disks that are to be held.
+/// How long a request waits for the operations under way of the disks that are to be held or to lose
+/// power.
 const LONGEST_STOP: Duration = Duration::from_secs(10);
 
 /// The longest time that disks are held: sync(2) of the whole node waits for them.
@@ -219,7 +220,7 @@ impl Server {
         seed: u64,
     ) -> Result<Vec<PowerCutReport>> {
         let disks: Result<Vec<_>> = names.iter().map(|name| self.disk(name)).collect();
-        let reports = cut_power(&disks?, loss, seed)?;
+        let reports = cut_power(&disks?, Instant::now() + LONGEST_STOP, loss, seed)?;
         for PowerCutReport {
             name,
             unflushed,
@@ -334,13 +335,16 @@ fn listen_at(path: &Path) -> Result<OwnedFd> {
         }
         _ => (),
     }
-    let failed = |e: Errno| Error::system(format!("to listen at {}", path.display()), e);
-    let listener = socket::new().map_err(failed)?;
-    bind(&listener, &SocketAddrUnix::new(path).map_err(failed)?).map_err(failed)?;
+    listening(path).map_err(|e| Error::system(format!("to listen at {}", path.display()), e))
+}
+
+/// A socket that listens at this path, where nothing is, for root alone.
+fn listening(path: &Path) -> io::Result<OwnedFd> {
+    let listener = socket::new()?;
+    bind(&listener, &SocketAddrUnix::new(path)?)?;
     // A client can connect only after `listen`.
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600))
-        .map_err(|e| Error::system(format!("to protect {}", path.display()), e))?;
-    listen(&listener, 8).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600))?;
+    listen(&listener, 8)?;
     Ok(listener)
 }
 

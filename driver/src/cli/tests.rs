@@ -15,19 +15,8 @@ fn serve(flags: &str) -> Result<ServeArgs, String> {
 }
 
 #[test]
-fn clap_accepts_the_command_line() {
-    Cli::command().debug_assert();
-}
-
-#[test]
-fn the_reference_has_every_flag() {
-    let tables = hostloop_document::flags::tables(Cli::command(), "hostloop");
-    hostloop_document::check_named_table(
-        "docs/reference/flags.md",
-        "hostloop",
-        &tables,
-        "driver/src/cli.rs",
-    );
+fn the_command_line_is_sound_and_in_the_reference() {
+    hostloop_document::flags::check(Cli::command(), "hostloop", "driver/src/cli.rs");
 }
 
 #[test]

@@ -32,6 +32,28 @@ fn group(site: &Site, volumes: &[VolumeId; 2]) -> Result<Arc<GroupRecord>> {
     site.pools().create_group("group", volumes, &none)
 }
 
+/// How often a group of two pools comes to this failpoint.
+fn count_of_group(point: &str) -> usize {
+    let (site, volumes) = two_volumes(&["a", "b"]);
+    count(point, || drop(group(&site, &volumes).unwrap()))
+}
+
+#[track_caller]
+fn assert_fails(site: &Site, volumes: &[VolumeId; 2], what: &str) {
+    let failed = group(site, volumes);
+    assert!(failed.is_err(), "{what}: {failed:?}");
+}
+
+/// Tends the pools, or begins another process.
+fn go_on(site: &mut Site, dies: bool) {
+    if dies {
+        site.close();
+        site.open();
+    } else {
+        site.tend();
+    }
+}
+
 /// The number of entries in a directory.
 fn entries(path: &Path) -> usize {
     read_dir(path).unwrap().count()
@@ -69,12 +91,7 @@ fn the_record_of_a_deleted_group_stays_as_long_as_a_member() {
                 }
                 assert!(record.exists(), "{what}");
                 fail::remove(point);
-                if dies {
-                    site.close();
-                    site.open();
-                } else {
-                    site.tend();
-                }
+                go_on(&mut site, dies);
                 assert_nothing_left(&site, pools, &what);
             }
         }
@@ -118,10 +135,7 @@ fn the_record_of_a_deleted_group_waits_for_a_pool_that_is_not_configured() {
 fn a_group_that_failed_with_its_last_member_leaves_nothing() {
     let _scenario = fail::FailScenario::setup();
     let pools = ["a", "b"];
-    let (other, volumes) = two_volumes(&pools);
-    let syncs = count("file.sync", || drop(group(&other, &volumes).unwrap()));
-    let (other, volumes) = two_volumes(&pools);
-    let renames = count("file.rename", || drop(group(&other, &volumes).unwrap()));
+    let [syncs, renames] = ["file.sync", "file.rename"].map(count_of_group);
     // The last fsync and the last rename are those of the group. The two renames to `trash/` that
     // the member begins fail, and perhaps the one that the group begins.
     let sync = format!("{}*off->1*return(EIO)->off", syncs - 2);
@@ -135,8 +149,7 @@ fn a_group_that_failed_with_its_last_member_leaves_nothing() {
         let (mut site, volumes) = two_volumes(&pools);
         fail::cfg("file.sync", &sync).unwrap();
         fail::cfg("file.rename", &format!("{rename}{then}")).unwrap();
-        let failed = group(&site, &volumes);
-        assert!(failed.is_err(), "{what}: {failed:?}");
+        assert_fails(&site, &volumes, &what);
         let [records, member] = ["a/incoming", "b/snapshots"].map(|at| site.root().join(at));
         let is_left = entries(&member) > 0;
         assert_eq!(is_left, then != "->off", "{what}");
@@ -144,12 +157,7 @@ fn a_group_that_failed_with_its_last_member_leaves_nothing() {
         for point in ["file.sync", "file.rename"] {
             fail::remove(point);
         }
-        if dies {
-            site.close();
-            site.open();
-        } else {
-            site.tend();
-        }
+        go_on(&mut site, dies);
         assert_nothing_left(&site, &pools, &what);
     }
 }
@@ -159,10 +167,7 @@ fn a_group_that_failed_with_its_last_member_leaves_nothing() {
 fn a_group_that_failed_in_its_place_is_whole_or_gone_after_a_death() {
     let _scenario = fail::FailScenario::setup();
     let pools = ["a", "b"];
-    let (other, volumes) = two_volumes(&pools);
-    let syncs = count("file.sync", || drop(group(&other, &volumes).unwrap()));
-    let (other, volumes) = two_volumes(&pools);
-    let renames = count("file.rename", || drop(group(&other, &volumes).unwrap()));
+    let [syncs, renames] = ["file.sync", "file.rename"].map(count_of_group);
     // The last fsync is that of `groups/`, and the renames after those of the group lead to
     // `trash/`.
     let sync = format!("{}*off->1*return(EIO)->off", syncs - 1);
@@ -176,8 +181,7 @@ fn a_group_that_failed_in_its_place_is_whole_or_gone_after_a_death() {
             let (mut site, volumes) = two_volumes(&pools);
             fail::cfg("file.sync", &sync).unwrap();
             fail::cfg("file.rename", &format!("{renames}*off->{then}")).unwrap();
-            let failed = group(&site, &volumes);
-            assert!(failed.is_err(), "{what}: {failed:?}");
+            assert_fails(&site, &volumes, &what);
             if tended {
                 site.tend();
             }
@@ -202,16 +206,14 @@ fn a_group_that_failed_in_its_place_is_whole_or_gone_after_a_death() {
 fn a_group_that_never_was_in_its_place_leaves_nothing() {
     let _scenario = fail::FailScenario::setup();
     let pools = ["a", "b"];
-    let (other, volumes) = two_volumes(&pools);
-    let renames = count("file.rename", || drop(group(&other, &volumes).unwrap()));
+    let renames = count_of_group("file.rename");
     for (failures, is_left) in [(2, false), (3, true)] {
         let what = format!("{failures} failures");
         let (site, volumes) = two_volumes(&pools);
         // The last rename is that of the group.
         let action = format!("{}*off->{failures}*return(EIO)->off", renames - 1);
         fail::cfg("file.rename", &action).unwrap();
-        let failed = group(&site, &volumes);
-        assert!(failed.is_err(), "{what}: {failed:?}");
+        assert_fails(&site, &volumes, &what);
         fail::remove("file.rename");
         let records = site.root().join("a/incoming");
         assert_eq!(entries(&records) > 0, is_left, "{what}");

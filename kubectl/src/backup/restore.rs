@@ -24,9 +24,9 @@ use crate::progress_line::ProgressLine;
 /// Arguments of `restore`.
 #[derive(Clone, Debug, clap::Args)]
 #[command(
-    after_help = "It checks the checksums of all files first. The claim has the size and the volume mode of \
-                  the last backup. A filesystem is restored by way of a block volume and its snapshot, \
-                  and the command annotates its content, which an administrator may."
+    after_help = "It checks the checksums of all files first. The claim has the size and the volume \
+                  mode of the last backup. A filesystem is restored by way of a block volume and its \
+                  snapshot, and the command annotates its content, which an administrator may."
 )]
 pub struct Args {
     /// The directory with the backups

@@ -1,6 +1,6 @@
 use hostloop_fake_api::FakeApi;
 use hostloop_report::status::{Report, VolumeFault, VolumeUser};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::*;
 use crate::claim_objects::tests::cluster_with_claim;
@@ -31,6 +31,18 @@ fn with_node_pods(api: &FakeApi, about: &str) {
     ];
     api.answer(&format!("{PODS}/hostloop-a/log"), 200, log.concat());
     api.hide(&format!("{PODS}/hostloop-a/exec"), 403);
+}
+
+/// A snapshot of the claim, with this status.
+fn put_snapshot(api: &FakeApi, status: &Value) {
+    api.set(
+        "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
+        json!({
+            "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
+            "spec": {"source": {"persistentVolumeClaimName": "data"}},
+            "status": status,
+        }),
+    );
 }
 
 fn on_node() -> Report {
@@ -201,17 +213,9 @@ async fn claims_that_cant_be_described() {
 async fn everything_about_a_snapshot() {
     let api = cluster_with_claim();
     with_node_pods(&api, "vol-1");
-    api.set(
-        "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
-        json!({
-            "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
-            "spec": {"source": {"persistentVolumeClaimName": "data"}},
-            "status": {
-                "boundVolumeSnapshotContentName": "content-s", "restoreSize": "1Gi",
-                "creationTime": "2026-01-02T03:04:05Z",
-            },
-        }),
-    );
+    let status = json!({"boundVolumeSnapshotContentName": "content-s", "restoreSize": "1Gi",
+        "creationTime": "2026-01-02T03:04:05Z"});
+    put_snapshot(&api, &status);
     let facts = gather(&Target::Snapshot("s".to_owned()), &cluster_of(&api))
         .await
         .unwrap();
@@ -323,16 +327,9 @@ async fn everything_about_a_group() {
         "metadata": {"name": "g", "namespace": "demo", "uid": "uid-g"},
         "spec": {"source": {}}, "status": {"readyToUse": true},
     }));
-    api.set(
-        "/apis/snapshot.storage.k8s.io/v1/namespaces/demo/volumesnapshots/s",
-        json!({
-            "metadata": {"name": "s", "namespace": "demo", "uid": "uid-s"},
-            "spec": {"source": {"persistentVolumeClaimName": "data"}},
-            "status": {
-                "boundVolumeSnapshotContentName": "content-s", "volumeGroupSnapshotName": "g",
-            },
-        }),
-    );
+    let status =
+        json!({"boundVolumeSnapshotContentName": "content-s", "volumeGroupSnapshotName": "g"});
+    put_snapshot(&api, &status);
     let target = Target::Group("g".to_owned());
     let facts = gather(&target, &cluster_of(&api)).await.unwrap();
     let text = shown(&facts);

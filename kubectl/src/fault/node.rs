@@ -30,9 +30,9 @@ Examples:
   All faults of the node's pools end:
     kubectl hostloop fault node worker-1 clear
 
-Faults: full, missing, hanging. docs/faults.md has what pods see of each. The driver needs --enable-faults.
-Without --for, a fault lasts for ten minutes, and hanging for 30 seconds. It also ends with the driver's
-process. A pool that has another fault gets this one instead.";
+Faults: full, missing, hanging. docs/faults.md has what pods see of each. The driver needs \
+--enable-faults. Without --for, a fault lasts for ten minutes, and hanging for 30 seconds. It also \
+ends with the driver's process. A pool that has another fault gets this one instead.";
 
 /// Arguments of `fault node`.
 #[derive(Clone, Debug, clap::Args)]

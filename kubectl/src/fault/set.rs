@@ -28,10 +28,19 @@ Examples:
   All I/O behind the first GiB of these claims fails:
     kubectl hostloop fault set -l app=db eio-from=1Gi
 
-Faults: gone, eio-from=OFFSET, powercut, frozen, readonly (ext4), full; on a fault disk also eio, enospc and
-slow=DELAY. docs/faults.md has their fields, what a pod sees of each, and how it heals. The driver needs
---enable-faults. Without --for, a fault lasts for ten minutes, and frozen for 30 seconds. A claim that has
-another fault gets this one instead.";
+  On a fault disk, writes of a file's first 64 KiB fail:
+    kubectl hostloop fault set data eio,op=write,file=db/log,range=0-64Ki
+
+Faults: gone, eio-from=OFFSET, powercut, frozen, readonly (ext4), full; on a fault disk also eio, \
+enospc, slow=DELAY and powercut,loss=LOSS. A claim that has another fault gets this one instead. \
+docs/faults.md has what a pod sees of each, and how it heals. The driver needs --enable-faults.
+
+Fields of eio, enospc and slow, each behind a comma:
+  op=OPERATION   read, write, flush or discard; all of them without it
+  share=NUMBER   of these, the part that fails or waits, such as 0.01
+  file=PATH      of these, those of one file of an ext4 or XFS, by its path in the volume
+  range=FROM-TO  with file: of these, those of some of its bytes, such as 4Ki-64Ki
+LOSS of what no flush has followed: all, some, torn-blocks or torn-sectors.";
 
 /// Arguments of `fault set`.
 #[derive(Clone, Debug, clap::Args)]
@@ -54,7 +63,8 @@ pub struct Args {
     #[arg(short = 'l', long, value_name = "LABELS")]
     selector: Option<String>,
 
-    /// How long the fault lasts, such as 30s or 5m [default: 10m; of frozen 30s]
+    /// How long the fault lasts, such as 30s or 5m [default: 10m; of frozen, and of slow=DELAY
+    /// beyond a second, 30s]
     #[arg(long = "for", value_name = "DURATION", value_parser = is_duration)]
     lasts: Option<String>,
 
@@ -216,6 +226,7 @@ fn awaited(
 
 #[cfg(test)]
 mod tests {
+    use hostloop_report::fault_disk::{Loss, Operation};
     use rstest::rstest;
     use serde_json::json;
 
@@ -223,6 +234,16 @@ mod tests {
     use crate::Command;
     use crate::fault::{self, FaultCommand};
     use crate::test_objects::{parsed, read};
+
+    #[test]
+    fn the_help_has_every_fault_and_every_field() {
+        let operations = Operation::ALL.map(Operation::name);
+        let losses = Loss::ALL.map(Loss::name);
+        let words = FaultKind::WORDS.into_iter().chain(operations).chain(losses);
+        for word in words.chain(["op=", "share=", "file=", "range=", "loss="]) {
+            assert!(EXAMPLES.contains(word), "{word}");
+        }
+    }
 
     fn args(line: &str) -> Args {
         match parsed(&format!("fault set {line}")).unwrap().command {

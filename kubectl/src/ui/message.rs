@@ -179,34 +179,26 @@ impl Message {
         }
     }
 
+    fn object(slot: Slot, op: Op, [kind, key]: [&str; 2], object: Option<&Value>) -> Message {
+        let body = Body::Object {
+            op,
+            kind,
+            key,
+            object,
+        };
+        Message::new(slot, body)
+    }
+
     /// An object as it is now.
     pub(super) fn set(kind: &str, key: &str, object: &Value) -> Message {
         let slot = Slot::Filled(format!("object/{kind}/{key}"));
-        let (op, object) = (Op::Set, Some(object));
-        Message::new(
-            slot,
-            Body::Object {
-                op,
-                kind,
-                key,
-                object,
-            },
-        )
+        Message::object(slot, Op::Set, [kind, key], Some(object))
     }
 
     /// An object that is gone.
     pub(super) fn deleted(kind: &str, key: &str) -> Message {
         let slot = Slot::Emptied(format!("object/{kind}/{key}"));
-        let (op, object) = (Op::Delete, None);
-        Message::new(
-            slot,
-            Body::Object {
-                op,
-                kind,
-                key,
-                object,
-            },
-        )
+        Message::object(slot, Op::Delete, [kind, key], None)
     }
 
     /// An event of a process.

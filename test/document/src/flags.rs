@@ -5,15 +5,28 @@ use std::collections::HashMap;
 use clap::builder::StyledStr;
 use clap::{Arg, Command};
 
-use crate::table;
+use crate::{check_named_table, table};
 
 /// What a help text says about a default that clap does not know.
 const DEFAULT: &str = "[default: ";
 
+/// The most columns of `--help`.
+const WIDTH: usize = 100;
+
+/// Fails if clap refuses the command line of a program, if a help text has a broken line, or if the
+/// reference has other flags. `name` is what a person types, and `source` has the command line.
+pub fn check(program: Command, name: &str, source: &str) {
+    program.clone().debug_assert();
+    let broken = broken_lines(&program);
+    assert!(broken.is_empty(), "{broken:#?}");
+    let tables = tables(program, name);
+    check_named_table("docs/reference/flags.md", name, &tables, source);
+}
+
 /// The tables of a program: for each of its commands, a heading and a table for each heading of
 /// `--help`. Flags of all commands come first. A table that an earlier command has is not repeated.
 /// `name` is what a person types.
-pub fn tables(program: Command, name: &str) -> String {
+fn tables(program: Command, name: &str) -> String {
     let mut page = Page::default();
     if program.get_arguments().any(Arg::is_global_set) {
         page.text
@@ -22,6 +35,26 @@ pub fn tables(program: Command, name: &str) -> String {
     }
     page.add_commands(&program, name);
     page.text.trim_end().to_owned() + "\n"
+}
+
+/// The lines behind the flags in `--help` that are wider than it is, and go on in a line of their own.
+/// clap breaks each into a full line and a stub. A paragraph that is one line has no stubs in any width.
+fn broken_lines(program: &Command) -> Vec<String> {
+    let text = program.get_after_help().map(StyledStr::to_string);
+    let text = text.unwrap_or_default();
+    let next = text.lines().skip(1).chain([""]);
+    let mut broken: Vec<String> = text
+        .lines()
+        .zip(next)
+        .filter(|(line, next)| is_broken(line, next))
+        .map(|(line, _)| format!("{}: {line}", program.get_name()))
+        .collect();
+    broken.extend(program.get_subcommands().flat_map(broken_lines));
+    broken
+}
+
+fn is_broken(line: &str, next: &str) -> bool {
+    line.chars().count() > WIDTH && !line.ends_with(['.', ':']) && !next.is_empty()
 }
 
 /// What is written so far.
@@ -230,5 +263,21 @@ mod tests {
              ### `hostloop look`\n\nLook at it.\n\n\
              **Where**: as of `hostloop make`\n"
         );
+    }
+
+    #[test]
+    fn a_line_that_goes_on_is_no_wider_than_the_help() {
+        let (wide, full) = ("x ".repeat(60), "x".repeat(WIDTH));
+        for (text, is_right) in [
+            (format!("{wide}x.\n\nNext."), true),
+            (format!("{wide}x.\nNext."), true),
+            (format!("List:\n  {wide}"), true),
+            (format!("{full}\nend."), true),
+            (format!("{full}x\nend."), false),
+        ] {
+            let look = Command::new("look").after_help(text.clone());
+            let broken = broken_lines(&Command::new("any").subcommand(look));
+            assert_eq!(broken.is_empty(), is_right, "{text}");
+        }
     }
 }

@@ -2,6 +2,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::stream::BoxStream;
 use kube::api::{DynamicObject, ListParams, PostParams, WatchEvent, WatchParams};
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Api, Client};
@@ -40,6 +41,16 @@ async fn create(client: &Client, name: &str) -> kube::Result<DynamicObject> {
         .await
 }
 
+/// The events of a watch from this version on.
+async fn watched(
+    client: &Client,
+    watch: &WatchParams,
+    version: &str,
+) -> BoxStream<'static, kube::Result<WatchEvent<DynamicObject>>> {
+    let events = maps(client.clone()).watch(watch, version).await;
+    events.expect("a watch").boxed()
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_watch_has_bookmarks_each_minute_and_before_its_end() {
     let api = FakeApi::cluster();
@@ -47,11 +58,7 @@ async fn a_watch_has_bookmarks_each_minute_and_before_its_end() {
     create(&client, "a").await.expect("a map");
     let watch = WatchParams::default().timeout(150);
     let version = api.version().to_string();
-    let mut events = maps(client)
-        .watch(&watch, &version)
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut events = watched(&client, &watch, &version).await;
     let start = tokio::time::Instant::now();
     let mut bookmarks = Vec::new();
     while let Some(event) = events.next().await {
@@ -73,11 +80,7 @@ async fn a_watch_from_the_future_has_no_bookmarks() {
     let client = api.client();
     let future = (api.version() + 1).to_string();
     let watch = WatchParams::default().timeout(150);
-    let mut events = maps(client)
-        .watch(&watch, &future)
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut events = watched(&client, &watch, &future).await;
     assert!(events.next().await.is_none());
 }
 
@@ -105,11 +108,7 @@ async fn an_outage_breaks_watches_and_refuses_requests() {
     let api = FakeApi::cluster();
     let client = api.client();
     let watch = WatchParams::default();
-    let mut events = maps(client.clone())
-        .watch(&watch, "0")
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut events = watched(&client, &watch, "0").await;
     api.go_away();
     events
         .next()
@@ -127,11 +126,7 @@ async fn a_client_that_is_cut_off_hears_and_does_nothing_more() {
     let connection = api.connect("a");
     let client = connection.client();
     let watch = WatchParams::default();
-    let mut events = maps(client.clone())
-        .watch(&watch, "0")
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut events = watched(&client, &watch, "0").await;
     connection.cut();
     create(&api.client(), "other")
         .await
@@ -156,11 +151,7 @@ async fn a_restored_server_forgets_what_was_made_since() {
     let since = create(&client, "since").await.expect("a map");
     let seen = api.version().to_string();
     let watch = WatchParams::default().timeout(5).disable_bookmarks();
-    let mut events = maps(client.clone())
-        .watch(&watch, &seen)
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut events = watched(&client, &watch, &seen).await;
     api.restore(&backup);
     assert!(events.next().await.is_none(), "watches end");
     assert_eq!(api.version(), version);
@@ -171,11 +162,7 @@ async fn a_restored_server_forgets_what_was_made_since() {
     let names: Vec<_> = list.items.iter().map(|map| &map.metadata.name).collect();
     assert_eq!(names, [&before.metadata.name]);
     // A watch from a version that is still to come misses what happens until then.
-    let mut blind = maps(client.clone())
-        .watch(&watch, &seen)
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut blind = watched(&client, &watch, &seen).await;
     // A new object is another one, even if it has the version of one that is forgotten.
     let again = create(&client, "since").await.expect("a map");
     assert_ne!(again.metadata.uid, since.metadata.uid);
@@ -184,11 +171,7 @@ async fn a_restored_server_forgets_what_was_made_since() {
         since.metadata.resource_version
     );
     assert!(blind.next().await.is_none(), "it ends without an event");
-    let mut events = maps(client)
-        .watch(&watch, &version.to_string())
-        .await
-        .expect("a watch")
-        .boxed();
+    let mut events = watched(&client, &watch, &version.to_string()).await;
     let event = events.next().await.expect("an event").expect("an event");
     assert!(matches!(event, WatchEvent::Added(_)), "{event:?}");
 }

@@ -67,12 +67,24 @@ fn a_snapshot_is_checked_when_a_claim_stops_waiting() {
     }
 }
 
+/// Looks at the sources of both kinds, and returns how many finalizers each of them has then.
+async fn finalizers_left(protection: &Protection, world: &crate::testing::World) -> [usize; 2] {
+    let source = ("ns".to_owned(), "source".to_owned());
+    assert_eq!(protection.restored(&source).await, Outcome::Done);
+    assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
+    ["volumesnapshots/source", "persistentvolumeclaims/source"].map(|path| {
+        let source = world.api.get(path).expect("it has another finalizer");
+        let finalizers = source["metadata"]["finalizers"].as_array();
+        finalizers.expect("a list").len()
+    })
+}
+
 /// A source is deleted in second 5. A claim that came later does not get it, so it must not keep
 /// it either.
 #[tokio::test]
 async fn a_deleted_source_waits_only_for_claims_that_came_before() {
     use ControllerCapability::{CloneVolume, CreateDeleteSnapshot};
-    for (created, kept) in [(4, true), (5, true), (6, false)] {
+    for (created, expected) in [(4, 2), (5, 2), (6, 1)] {
         let world = crate::testing::World::new(&[CreateDeleteSnapshot, CloneVolume]);
         let context = world.context.clone();
         let protection = Protection::new(context.clone(), crate::testing::options());
@@ -94,17 +106,8 @@ async fn a_deleted_source_waits_only_for_claims_that_came_before() {
             copy.metadata.creation_timestamp = Some(read(created));
             caches.claims().apply_write(copy);
         }
-        let source = ("ns".to_owned(), "source".to_owned());
-        assert_eq!(protection.restored(&source).await, Outcome::Done);
-        assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
-        for path in ["volumesnapshots/source", "persistentvolumeclaims/source"] {
-            let source = world.api.get(path).expect("it has another finalizer");
-            let finalizers = source["metadata"]["finalizers"]
-                .as_array()
-                .expect("a list")
-                .len();
-            assert_eq!(finalizers == 2, kept, "{path} {created}");
-        }
+        let left = finalizers_left(&protection, &world).await;
+        assert_eq!(left, [expected; 2], "{created}");
     }
 }
 
@@ -112,11 +115,7 @@ async fn a_deleted_source_waits_only_for_claims_that_came_before() {
 #[tokio::test]
 async fn a_source_that_is_left_out_is_let_go() {
     use ControllerCapability::{CloneVolume, CreateDeleteSnapshot};
-    for (deleted, awaited, goes) in [
-        (TIME, false, true),
-        (None, false, false),
-        (TIME, true, false),
-    ] {
+    for (deleted, awaited, expected) in [(TIME, false, 1), (None, false, 2), (TIME, true, 2)] {
         let world = crate::testing::World::new(&[CreateDeleteSnapshot, CloneVolume]);
         let context = world.context.clone();
         let protection = Protection::new(context.clone(), crate::testing::options());
@@ -143,15 +142,7 @@ async fn a_source_that_is_left_out_is_let_go() {
             protection.snapshots.ready_keys(),
             std::slice::from_ref(&source)
         );
-        assert_eq!(protection.restored(&source).await, Outcome::Done);
-        assert_eq!(protection.cloned("ns", "source").await, Outcome::Done);
-        for path in ["volumesnapshots/source", "persistentvolumeclaims/source"] {
-            let source = world.api.get(path).expect("it has another finalizer");
-            let finalizers = source["metadata"]["finalizers"]
-                .as_array()
-                .expect("a list")
-                .len();
-            assert_eq!(finalizers == 1, goes, "{path}");
-        }
+        let left = finalizers_left(&protection, &world).await;
+        assert_eq!(left, [expected; 2], "{deleted:?} {awaited}");
     }
 }

@@ -82,6 +82,14 @@ async fn a_pre_provisioned_group_is_checked() {
     assert_eq!(rig.content()["status"], written);
 }
 
+/// Checks that a content is looked at again at once, and is gone then.
+async fn assert_goes_at_once(rig: &Group) {
+    let again = Outcome::RequeueAfter(std::time::Duration::ZERO);
+    assert_eq!(rig.reconcile().await, again);
+    assert_eq!(rig.reconcile().await, Outcome::Done);
+    assert_eq!(rig.content(), Value::Null);
+}
+
 /// A group without room in the pool does not keep its content.
 #[tokio::test]
 async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
@@ -89,12 +97,7 @@ async fn a_content_whose_group_failed_for_good_is_deleted_at_once() {
     let rig = rig(and(deleted::<GroupContents>(), marked));
     let full = no_room(tonic::Code::ResourceExhausted, "full".to_owned());
     rig.answers.group(Err(full));
-    assert_eq!(
-        rig.reconcile().await,
-        Outcome::RequeueAfter(std::time::Duration::ZERO)
-    );
-    assert_eq!(rig.reconcile().await, Outcome::Done);
-    assert_eq!(rig.content(), Value::Null);
+    assert_goes_at_once(&rig).await;
 }
 
 /// A repeated call has to find the group of the first one, so that it can be deleted.
@@ -105,12 +108,7 @@ async fn a_missing_secret_does_not_block_the_deletion_of_a_late_group() {
     let rig = rig(and(deleted::<GroupContents>(), more));
     rig.answers.group(Ok(group(true)));
     rig.answers.deletion(Ok(()));
-    assert_eq!(
-        rig.reconcile().await,
-        Outcome::RequeueAfter(std::time::Duration::ZERO)
-    );
-    assert_eq!(rig.reconcile().await, Outcome::Done);
-    assert_eq!(rig.content(), Value::Null);
+    assert_goes_at_once(&rig).await;
 }
 
 #[tokio::test]

@@ -19,6 +19,11 @@ fn disk(cache_bytes: usize, settings: Settings) -> (Disk, File) {
     (disk, other)
 }
 
+/// A time that only a failing test waits for.
+fn later() -> Instant {
+    Instant::now() + Duration::from_secs(120)
+}
+
 fn block(byte: u8) -> AlignedBuffer {
     let mut block = AlignedBuffer::new(ALIGNMENT);
     block.fill(byte);
@@ -81,7 +86,7 @@ fn a_power_cut_loses_what_is_not_flushed(#[case] loss: Loss) {
     for number in 1..=100 {
         disk.write(&block(3), number * 4096).unwrap();
     }
-    let report = cut_power(&[&disk, &disk], loss, 5).unwrap();
+    let report = cut_power(&[&disk, &disk], later(), loss, 5).unwrap();
     assert_eq!(report.len(), 1, "a disk has one power cut");
     assert_eq!(report[0].unflushed, 100);
 
@@ -124,7 +129,7 @@ fn a_seed_repeats_a_power_cut() {
             let byte = (number % 50) as u8 + 2;
             disk.write(&block(byte), number * 7 % 64 * 4096).unwrap();
         }
-        cut_power(&[&disk], Loss::TornSectors, seed).unwrap();
+        cut_power(&[&disk], later(), Loss::TornSectors, seed).unwrap();
         let mut bytes = vec![0; 64 * 4096];
         image.read_exact_at(&mut bytes, 0).unwrap();
         bytes
@@ -157,16 +162,11 @@ fn disks_lose_power_at_one_instant() {
             } else {
                 [&second, &first]
             };
-            cut_power(&disks, Loss::All, 0).unwrap();
+            cut_power(&disks, later(), Loss::All, 0).unwrap();
         });
         let (one, two) = (byte_of(&first_image, 0), byte_of(&second_image, 0));
         assert!(one == two || one == two + 1, "{one} and {two}");
     }
-}
-
-/// A time that only a failing test waits for.
-fn later() -> Instant {
-    Instant::now() + Duration::from_secs(120)
 }
 
 /// The images of disks that are held have what a power cut of all of them would leave. Afterwards the
@@ -213,11 +213,52 @@ fn a_disk_without_power_or_with_others_is_not_held() {
     });
     let refused = held.unwrap().unwrap_err();
     assert!(matches!(refused, Error::Busy(_)), "{refused}");
+    let cut = hold(&[&first], later(), || {
+        cut_power(&[&second, &first], Instant::now(), Loss::All, 0)
+    });
+    let refused = cut.unwrap().unwrap_err();
+    assert!(matches!(refused, Error::Busy(_)), "{refused}");
+    assert!(!first.is_cut() && !second.is_cut(), "all or none");
     hold(&[&second, &first], later(), || ()).unwrap();
-    cut_power(&[&second], Loss::All, 0).unwrap();
+    cut_power(&[&second], later(), Loss::All, 0).unwrap();
     let refused = hold(&[&first, &second], later(), || ()).unwrap_err();
     assert!(matches!(refused, Error::Cut(_)), "{refused}");
     first.write(&block(2), 0).unwrap();
+}
+
+#[test]
+fn a_disk_that_is_busy_delays_no_other() {
+    let (busy, _) = disk(0, Settings::default());
+    let (other, _) = disk(0, Settings::default());
+    let operation = busy.cache.read();
+    std::thread::scope(|scope| {
+        let waiting = scope.spawn(|| hold(&[&busy], later(), || ()));
+        // No operation of a disk begins once a call waits for it.
+        while busy.cache.try_read().is_some() {
+            std::thread::yield_now();
+        }
+        hold(&[&other], Instant::now(), || ()).unwrap();
+        cut_power(&[&other], Instant::now(), Loss::All, 0).unwrap();
+        assert!(!waiting.is_finished());
+        drop(operation);
+        waiting.join().unwrap().unwrap();
+    });
+}
+
+/// Each of them has another order, so one that locked in it would wait for the next one.
+#[test]
+fn groups_that_share_disks_take_turns() {
+    let [first, second, third] = [(); 3].map(|()| disk(0, Settings::default()).0);
+    let groups = [[&first, &second], [&second, &third], [&third, &first]];
+    std::thread::scope(|scope| {
+        for group in &groups {
+            scope.spawn(move || {
+                for _ in 0..500 {
+                    hold(group, later(), || ()).unwrap();
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -8,12 +8,12 @@ use std::time::{Duration, Instant};
 
 use hostloop_fault_disk::client::Client;
 use hostloop_fault_disk::server::Server;
-use hostloop_fault_disk::{FaultDisk, Settings, memory};
+use hostloop_fault_disk::{FaultDisk, memory};
 use hostloop_kernel::FsType;
 use rstest::rstest;
 
 use crate::rig::{Block, PATIENCE, Rig, name, open_direct};
-use crate::server::connect_to;
+use crate::server::{attach, connect_to};
 
 const CACHE: usize = 4 << 20;
 
@@ -78,12 +78,7 @@ fn a_server_that_dies_is_a_power_cut(
     let dir = tempfile::tempdir().unwrap();
     let (mut process, mut client) = Process::start(&dir.path().join("faults.sock"));
     let name = name();
-    let settings = Settings::default();
-    let backing = client
-        .serve("", &name, &rig.image(), CACHE, &settings)
-        .unwrap();
-    let device = rig.attach(&backing);
-    drop(backing);
+    let device = attach(&mut client, &name, &rig, CACHE);
     rig.mkfs(&device, fs);
     let mounted = rig.mount(&device, fs);
     let at = rig.mounted_at();
@@ -114,12 +109,7 @@ fn a_server_has_its_memory_from_the_start() {
     let (process, mut client) = Process::start(&dir.path().join("faults.sock"));
     let before = process.status("VmRSS");
     let name = name();
-    let settings = Settings::default();
-    let backing = client
-        .serve("", &name, &rig.image(), CACHE, &settings)
-        .unwrap();
-    let device = rig.attach(&backing);
-    drop(backing);
+    let device = attach(&mut client, &name, &rig, CACHE);
     let with_a_disk = process.status("VmRSS");
     let promised = FaultDisk::memory(CACHE) / 1024;
     let taken = with_a_disk - before;

@@ -2,16 +2,24 @@
 
 use std::fs::{self, File};
 use std::io::{Error, ErrorKind, Write};
+use std::time::Instant;
 
-use hostloop_fault_disk::power_cut::Loss;
+use hostloop_fault_disk::power_cut::{Loss, PowerCutReport};
 use hostloop_fault_disk::rules::{DiskError, Effect, Operation, Rule};
-use hostloop_fault_disk::{Settings, cut_power};
+use hostloop_fault_disk::{FaultDisk, Settings, cut_power};
 use hostloop_kernel::{Filesystems, FsType, LoopDevices, MkfsSpec, MountEntry, Mounts};
 use rstest::rstest;
 
-use crate::rig::{Block, Rig, SIZE, name};
+use crate::rig::{Block, PATIENCE, Rig, SIZE, name};
 
 const CACHE: usize = 16 << 20;
+
+/// Cuts the power of a disk.
+fn cut(disk: &FaultDisk, loss: Loss, seed: u64) -> PowerCutReport {
+    let until = Instant::now() + PATIENCE;
+    let mut reports = cut_power(std::slice::from_ref(disk), until, loss, seed).unwrap();
+    reports.remove(0)
+}
 
 /// A rule that makes operations fail.
 fn fails(
@@ -82,8 +90,8 @@ fn a_power_cut_keeps_what_was_synced(
             .unwrap();
     }
     File::open(&at).unwrap().sync_all().unwrap();
-    let report = cut_power(std::slice::from_ref(&attached.disk), loss, 11).unwrap();
-    assert_eq!(report[0].name, attached.disk.name());
+    let report = cut(&attached.disk, loss, 11);
+    assert_eq!(report.name, attached.disk.name());
     assert!(attached.disk.is_cut());
     let failed = File::create(at.join("later")).and_then(|file| {
         file.sync_all()?;
@@ -111,8 +119,8 @@ fn direct_writes_without_a_flush_are_lost() {
     Block::new(2).write(&device, 0).unwrap();
     Block::new(2).write(&device, 4096).unwrap();
     assert_eq!(Block::new(9).read(&device, 0).unwrap(), 2);
-    let report = cut_power(std::slice::from_ref(&attached.disk), Loss::All, 0).unwrap();
-    assert_eq!((report[0].unflushed, report[0].lost), (2, 2));
+    let report = cut(&attached.disk, Loss::All, 0);
+    assert_eq!((report.unflushed, report.lost), (2, 2));
     let refused = Block::new(9).read(&device, 0).unwrap_err();
     assert_eq!(
         refused.raw_os_error(),

@@ -11,6 +11,7 @@ use hostloop_fault_disk::limits::Limits;
 use hostloop_fault_disk::power_cut::Loss;
 use hostloop_fault_disk::server::Server;
 use hostloop_fault_disk::{Error, FaultDisk, Settings};
+use hostloop_kernel::LoopDevice;
 
 use crate::rig::{Block, PATIENCE, Rig, name, open_direct};
 
@@ -34,6 +35,12 @@ pub(crate) fn connect_to(path: &Path) -> Client {
     }
 }
 
+/// Makes a disk of the image, and attaches a device to it.
+pub(crate) fn attach(client: &mut Client, name: &str, rig: &Rig, cache_bytes: usize) -> LoopDevice {
+    let file = client.serve("", name, &rig.image(), cache_bytes, &Settings::default());
+    rig.attach(&file.unwrap())
+}
+
 #[test]
 fn a_client_has_the_disks_of_its_server() {
     let (one, two) = (Rig::new(), Rig::new());
@@ -43,16 +50,8 @@ fn a_client_has_the_disks_of_its_server() {
     let mut client = connect(&Server::new(memory), &path);
     let (first, second) = (name(), name());
 
-    let file = client
-        .serve("", &first, &one.image(), CACHE, &Settings::default())
-        .unwrap();
-    let first_device = one.attach(&file);
-    drop(file);
-    let file = client
-        .serve("", &second, &two.image(), CACHE, &Settings::default())
-        .unwrap();
-    let second_device = two.attach(&file);
-    drop(file);
+    let first_device = attach(&mut client, &first, &one, CACHE);
+    let second_device = attach(&mut client, &second, &two, CACHE);
     let refused = client.serve("", "third", &one.image(), 0, &Settings::default());
     assert!(refused.unwrap_err().to_string().contains("locked memory"));
 
@@ -120,12 +119,8 @@ fn disks_are_held_for_a_client_that_lives() {
     let path = dir.path().join("faults.sock");
     let mut client = connect(&Server::new(1 << 30), &path);
     let (first, second) = (name(), name());
-    let serve = |client: &mut Client, name: &str, rig: &Rig| {
-        let file = client.serve("", name, &rig.image(), CACHE, &Settings::default());
-        rig.attach(&file.unwrap())
-    };
-    let first_device = serve(&mut client, &first, &one);
-    let second_device = serve(&mut client, &second, &two);
+    let first_device = attach(&mut client, &first, &one, CACHE);
+    let second_device = attach(&mut client, &second, &two, CACHE);
     let both = BTreeSet::from([first.clone(), second.clone()]);
     // To open a device may read.
     let first_file = open_direct(&first_device.path());

@@ -143,11 +143,7 @@ fn a_btrfs_is_unmounted_once_it_says_that_it_is_on_another_device() {
     rig.kernel.set_unasked(false);
     refused!(rig.stage(id, "a", &cap), Error::FailedPrecondition(_));
     assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
-    rig.kernel.set_scanned(None);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.unstage(other, "b").unwrap();
-    rig.assert_clean(id);
+    assert_mended(&rig, id, other);
 }
 
 #[test]
@@ -203,10 +199,14 @@ fn a_published_btrfs_that_does_not_answer_is_not_taken_for_another() {
     rig.assert_clean(id);
 }
 
-/// Stages a volume at "a" as a btrfs that the kernel mounts from these devices alone. Nothing says
-/// so: the btrfs does not answer, and the volume's device can't be opened.
-fn leave_wrong(rig: &Rig, id: VolumeId, theirs: u32) {
-    rig.kernel.set_scanned(Some(&[theirs]));
+/// A volume that is staged at "a" as a btrfs that the kernel mounts from the device of another one
+/// alone, and that one, staged at "b". Nothing says so: the btrfs does not answer, and the first one's
+/// device can't be opened.
+fn left_wrong() -> (Rig, VolumeId, VolumeId) {
+    let rig = Rig::new();
+    let other = rig.staged(Access::Block, "b", &block());
+    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
+    rig.kernel.set_scanned(Some(&[rig.device(other).minor]));
     rig.kernel.set_unasked(true);
     rig.kernel.hook("is_claimed", |device| {
         Err(KernelError::errno("open", device, libc::EMFILE))
@@ -216,6 +216,16 @@ fn leave_wrong(rig: &Rig, id: VolumeId, theirs: u32) {
     assert_eq!(rig.mounted(), [rig.staging("a")]);
     rig.kernel.behave();
     rig.kernel.set_unasked(false);
+    (rig, id, other)
+}
+
+/// Checks that a volume can be staged once the kernel mounts its own device, and ends both stagings.
+fn assert_mended(rig: &Rig, id: VolumeId, other: VolumeId) {
+    rig.kernel.set_scanned(None);
+    rig.stage(id, "a", &mount("btrfs")).unwrap();
+    rig.unstage(id, "a").unwrap();
+    rig.unstage(other, "b").unwrap();
+    rig.assert_clean(id);
 }
 
 /// No mount of the volume is left to find it by: what the driver has mounted itself, it knows.
@@ -224,11 +234,8 @@ fn leave_wrong(rig: &Rig, id: VolumeId, theirs: u32) {
 #[case::by_staging_elsewhere("c")]
 #[case::by_unstaging("")]
 fn a_btrfs_of_others_alone_does_not_stay_mounted(#[case] staged_next: &str) {
-    let rig = Rig::new();
-    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
-    let theirs = rig.device(other).minor;
-    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
-    leave_wrong(&rig, id, theirs);
+    let (rig, id, other) = left_wrong();
+    let cap = mount("btrfs");
     if staged_next.is_empty() {
         rig.unstage(id, "a").unwrap();
     } else {
@@ -239,20 +246,13 @@ fn a_btrfs_of_others_alone_does_not_stay_mounted(#[case] staged_next: &str) {
     }
     assert_eq!(rig.mounted(), [] as [PathBuf; 0]);
     assert_eq!(rig.record(id).stage, None);
-    rig.kernel.set_scanned(None);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.unstage(other, "b").unwrap();
-    rig.assert_clean(id);
+    assert_mended(&rig, id, other);
 }
 
 #[test]
 fn no_other_mount_is_taken_for_the_btrfs_that_was_left() {
-    let rig = Rig::new();
-    let (other, cap) = (rig.staged(Access::Block, "b", &block()), mount("btrfs"));
-    let theirs = rig.device(other).minor;
-    let id = rig.volume(on(FsType::Btrfs), 16 * MI);
-    leave_wrong(&rig, id, theirs);
+    let (rig, id, other) = left_wrong();
+    let cap = mount("btrfs");
     let at = rig.staging("a");
     rig.kernel
         .bind(&rig.root().join("pods"), &at, BindFlags::default())
@@ -272,9 +272,5 @@ fn no_other_mount_is_taken_for_the_btrfs_that_was_left() {
     }
     assert_eq!(rig.mounted(), std::slice::from_ref(&at));
     rig.kernel.unmount(&at).unwrap();
-    rig.kernel.set_scanned(None);
-    rig.stage(id, "a", &cap).unwrap();
-    rig.unstage(id, "a").unwrap();
-    rig.unstage(other, "b").unwrap();
-    rig.assert_clean(id);
+    assert_mended(&rig, id, other);
 }

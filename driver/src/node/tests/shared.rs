@@ -53,6 +53,23 @@ impl Machine {
         }
     }
 
+    /// A machine on which u uses a volume, and the context of that.
+    fn in_use(access: Access, capability: &csi::VolumeCapability) -> (Machine, VolumeId, Context) {
+        let m = Machine::new();
+        let id = m.o.create(access, BYTES);
+        let context = m.o.attach(id, "u", capability).unwrap();
+        m.u.use_it(id, &context, capability).unwrap();
+        (m, id, context)
+    }
+
+    /// Ends the use of a volume on u, after which nothing uses it.
+    #[track_caller]
+    fn give_back(&self, id: VolumeId) {
+        self.u.end_use(id).unwrap();
+        self.o.detach(id, "u").unwrap();
+        self.assert_unused(id, "detached");
+    }
+
     fn nodes(&self) -> [&SharedNode; 3] {
         [&self.o, &self.u, &self.w]
     }
@@ -158,10 +175,7 @@ fn what_a_node_still_has_goes_to_no_other_until_its_container_ends(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,
 ) {
-    let mut m = Machine::new();
-    let id = m.o.create(access, BYTES);
-    let context = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &context, &capability).unwrap();
+    let (mut m, id, _) = Machine::in_use(access, &capability);
     m.u.die();
     let device = m.o.device(id);
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
@@ -190,10 +204,7 @@ fn what_a_node_still_has_goes_to_no_other_until_its_container_ends(
     certainly(|| m.o.detach(id, "u"));
     let loops = m.kernel.loops().unwrap();
     assert_eq!(loops.len(), 2, "two markers: {loops:?}");
-    let context = m.o.attach(id, "w", &capability).unwrap();
-    m.w.use_it(id, &context, &capability).unwrap();
-    m.w.end_use(id).unwrap();
-    m.o.detach(id, "w").unwrap();
+    use_once(&m, (&m.w, "w"), id, &capability).unwrap();
 }
 
 #[test]
@@ -230,10 +241,7 @@ fn a_new_marker_has_pins_of_all_that_is_in_use(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,
 ) {
-    let m = Machine::new();
-    let id = m.o.create(access, BYTES);
-    let context = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &context, &capability).unwrap();
+    let (m, id, _) = Machine::in_use(access, &capability);
     let minor = m.o.device(id).minor;
     m.u.site.kernel.unmount(&m.u.alive()).unwrap();
     refused!(m.o.detach(id, "u"), Error::NotYet(_));
@@ -243,9 +251,7 @@ fn a_new_marker_has_pins_of_all_that_is_in_use(
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
     m.o.node().keep_marker().unwrap();
     assert_eq!(m.o.pins_over(minor), 1);
-    m.u.end_use(id).unwrap();
-    m.o.detach(id, "u").unwrap();
-    m.assert_unused(id, "detached");
+    m.give_back(id);
 }
 
 #[test]
@@ -280,10 +286,7 @@ fn a_reboot_needs_the_owner_first(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,
 ) {
-    let mut m = Machine::new();
-    let id = m.o.create(access, BYTES);
-    let before = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &before, &capability).unwrap();
+    let (mut m, id, before) = Machine::in_use(access, &capability);
     m.kernel.reboot();
     for node in [&mut m.o, &mut m.u, &mut m.w] {
         node.restart();
@@ -293,9 +296,7 @@ fn a_reboot_needs_the_owner_first(
     assert_ne!(before, after);
     refused!(m.u.stage(id, &before, &capability), Error::NotYet(_));
     m.u.use_it(id, &after, &capability).unwrap();
-    m.u.end_use(id).unwrap();
-    m.o.detach(id, "u").unwrap();
-    m.assert_unused(id, "detached");
+    m.give_back(id);
 }
 
 /// The end of the owner's container takes its mounts, and its pool has the same images afterwards.
@@ -340,11 +341,8 @@ fn a_volume_that_has_lost_its_staging_gets_another_device(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,
 ) {
-    let m = Machine::new();
-    let id = m.o.create(access, BYTES);
+    let (m, id, before) = Machine::in_use(access, &capability);
     let lose = || m.o.pools().update_volume(&id, |record| record.stage = None);
-    let before = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &before, &capability).unwrap();
     lose().unwrap();
     // In use, it stays.
     assert_eq!(m.o.attach(id, "u", &capability).unwrap(), before);
@@ -407,17 +405,13 @@ fn a_raw_block_volume_has_its_size_where_it_is_staged() {
 
 #[test]
 fn a_read_only_publication_is_a_bind() {
-    let m = Machine::new();
     let capability = mount_as("ext4", Mode::MultiNodeReaderOnly);
-    let id = m.o.create(ext4(), BYTES);
-    let context = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &context, &capability).unwrap();
+    let (m, id, _) = Machine::in_use(ext4(), &capability);
     let table = m.u.site.kernel.mounts().unwrap();
     let root = m.u.site.root().canonicalize().unwrap();
     assert!(table.at(&root.join("pods/volume")).unwrap().read_only());
     assert!(!table.at(&root.join("stage/volume")).unwrap().read_only());
-    m.u.end_use(id).unwrap();
-    m.o.detach(id, "u").unwrap();
+    m.give_back(id);
 }
 
 #[test]

@@ -43,6 +43,16 @@ fn each_event_and_its_span() {
         id: Some(1),
         ..event(Kind::Call, "NodeStageVolume")
     };
+    let ended = |code: &'static str, error: Option<&str>| Event {
+        us: Some(9),
+        code: Some(code),
+        error: error.map(Into::into),
+        ..call()
+    };
+    let spanned = |error: Option<&'static str>| {
+        let name = "csi.v1.Node/NodeStageVolume";
+        Some((name, Server, id(1), vec![], 14, error))
+    };
     let step = || Event {
         id: Some(2),
         parent: Some(1),
@@ -60,54 +70,16 @@ fn each_event_and_its_span() {
     };
     let cases: [(&str, Event, Option<Expected>); 14] = [
         ("a call begins", call(), None),
-        (
-            "a call ends",
-            Event {
-                us: Some(9),
-                code: Some("OK"),
-                ..call()
-            },
-            Some((
-                "csi.v1.Node/NodeStageVolume",
-                Server,
-                id(1),
-                vec![],
-                14,
-                None,
-            )),
-        ),
+        ("a call ends", ended("OK", None), spanned(None)),
         (
             "a call fails",
-            Event {
-                us: Some(9),
-                code: Some("ABORTED"),
-                error: Some("why".into()),
-                ..call()
-            },
-            Some((
-                "csi.v1.Node/NodeStageVolume",
-                Server,
-                id(1),
-                vec![],
-                14,
-                Some("why"),
-            )),
+            ended("ABORTED", Some("why")),
+            spanned(Some("why")),
         ),
         (
             "a call fails without a message",
-            Event {
-                us: Some(9),
-                code: Some("RESOURCE_EXHAUSTED"),
-                ..call()
-            },
-            Some((
-                "csi.v1.Node/NodeStageVolume",
-                Server,
-                id(1),
-                vec![],
-                14,
-                Some(""),
-            )),
+            ended("RESOURCE_EXHAUSTED", None),
+            spanned(Some("")),
         ),
         (
             "a step",

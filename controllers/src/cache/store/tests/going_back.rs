@@ -26,6 +26,18 @@ fn expect(phases: &[(&str, &str)]) -> Vec<(String, String)> {
         .collect()
 }
 
+/// A store that has listed a volume and watches, and a future that stops it. The requests are read.
+async fn watching(
+    api: &crate::testing::FakeApi,
+) -> (Store<PersistentVolume>, impl Future<Output = ()>) {
+    api.put(volume("a", "Bound"));
+    let (watch, ended) = running(api);
+    watch.synced().await;
+    tokio::time::sleep(Duration::from_secs(5)).await;
+    api.requests();
+    (watch, ended)
+}
+
 /// What came after the backup is forgotten, what was deleted after it is back, and so is what had
 /// changed. New changes are seen, although their versions have been there before.
 #[tokio::test(start_paused = true)]
@@ -78,11 +90,7 @@ async fn a_store_goes_back_at_the_end_of_a_watch() {
 #[tokio::test(start_paused = true)]
 async fn after_a_watch_the_next_one_follows() {
     let api = crate::testing::FakeApi::default();
-    api.put(volume("a", "Bound"));
-    let (watch, ended) = running(&api);
-    watch.synced().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    api.requests();
+    let (_watch, ended) = watching(&api).await;
     tokio::time::sleep(WATCH).await;
     let requests = api.requests();
     assert_eq!(requests.len(), 1, "{requests:?}");
@@ -93,11 +101,7 @@ async fn after_a_watch_the_next_one_follows() {
 #[tokio::test(start_paused = true)]
 async fn a_server_that_did_not_go_back_lists_nothing_again() {
     let api = crate::testing::FakeApi::default();
-    api.put(volume("a", "Bound"));
-    let (watch, ended) = running(&api);
-    watch.synced().await;
-    tokio::time::sleep(Duration::from_secs(5)).await;
-    api.requests();
+    let (_watch, ended) = watching(&api).await;
     api.end_watches();
     tokio::time::sleep(Duration::from_secs(5)).await;
     let requests = api.requests();

@@ -21,11 +21,8 @@ fn attach_as_kubelet(m: &Machine, id: VolumeId) {
 /// A raw block volume's pod has a device of its kubelet, which nothing detaches once that is gone.
 #[test]
 fn the_device_of_a_kubelet_that_is_gone_holds_no_volume() {
-    let mut m = Machine::new();
     let capability = block_as(Mode::SingleNodeWriter);
-    let id = m.o.create(Access::Block, BYTES);
-    let context = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &context, &capability).unwrap();
+    let (mut m, id, _) = Machine::in_use(Access::Block, &capability);
     attach_as_kubelet(&m, id);
     m.u.die();
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
@@ -36,10 +33,7 @@ fn the_device_of_a_kubelet_that_is_gone_holds_no_volume() {
     assert_eq!(m.o.loops(id), []);
     let loops = m.kernel.loops().unwrap();
     assert_eq!(loops.len(), 2, "two markers: {loops:?}");
-    let context = m.o.attach(id, "w", &capability).unwrap();
-    m.w.use_it(id, &context, &capability).unwrap();
-    m.w.end_use(id).unwrap();
-    m.o.detach(id, "w").unwrap();
+    use_once(&m, (&m.w, "w"), id, &capability).unwrap();
 }
 
 /// Ends the owner's container, and starts another one with its pool.
@@ -82,10 +76,7 @@ fn no_tool_works_on_a_filesystem_that_another_node_may_mount() {
 fn an_interrupted_growth_is_not_repaired_beneath_another_node(
     #[values(false, true)] is_mounted: bool,
 ) {
-    let mut m = Machine::new();
-    let id = m.o.create(ext4(), BYTES);
-    let context = m.o.attach(id, "u", &many()).unwrap();
-    m.u.use_it(id, &context, &many()).unwrap();
+    let (mut m, id, context) = Machine::in_use(ext4(), &many());
     if !is_mounted {
         m.u.unmount_all();
     }
@@ -105,9 +96,7 @@ fn an_interrupted_growth_is_not_repaired_beneath_another_node(
     assert!(!effects.contains(&"mend"), "{effects:?}");
     intend(None);
     assert_eq!(m.o.attach(id, "u", &many()).unwrap(), context);
-    m.u.end_use(id).unwrap();
-    m.o.detach(id, "u").unwrap();
-    m.assert_unused(id, "detached");
+    m.give_back(id);
 }
 
 /// A person takes the list of the nodes away while a pod runs.
@@ -118,18 +107,13 @@ fn a_node_that_shares_no_kernel_any_more_gives_back_what_it_has(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,
 ) {
-    let mut m = Machine::new();
-    let id = m.o.create(access, BYTES);
-    let context = m.o.attach(id, "u", &capability).unwrap();
-    m.u.use_it(id, &context, &capability).unwrap();
+    let (mut m, id, context) = Machine::in_use(access, &capability);
     for node in [&mut m.o, &mut m.u] {
         node.stop_sharing();
     }
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
     refused!(m.u.stage(id, &context, &capability), Error::NotYet(_));
-    m.u.end_use(id).unwrap();
-    m.o.detach(id, "u").unwrap();
-    m.assert_unused(id, "detached");
+    m.give_back(id);
 }
 
 /// It has a state directory of its own, and would never end a pin of what it did not stage.
@@ -153,10 +137,7 @@ fn what_another_driver_of_the_node_uses_is_not_pinned() {
 /// A person removes the marker's file. The node makes another one, and pins again what it uses.
 #[test]
 fn a_marker_without_its_file_is_replaced() {
-    let m = Machine::new();
-    let id = m.o.create(ext4(), BYTES);
-    let context = m.o.attach(id, "u", &single()).unwrap();
-    m.u.use_it(id, &context, &single()).unwrap();
+    let (m, id, _) = Machine::in_use(ext4(), &single());
     let alive = m.u.alive();
     for entry in std::fs::read_dir(alive.parent().unwrap()).unwrap() {
         let path = entry.unwrap().path();

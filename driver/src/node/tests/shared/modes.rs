@@ -18,9 +18,7 @@ fn the_publication_says_whether_several_nodes_may_use_a_volume(
     let staged = m.w.stage(id, &context, &of_kubelet);
     assert_eq!(staged.is_ok(), both, "{staged:?}");
     m.w.unstage(id).unwrap();
-    m.u.end_use(id).unwrap();
-    m.o.detach(id, "u").unwrap();
-    m.assert_unused(id, "detached");
+    m.give_back(id);
 }
 
 /// Of two nodes that stage a volume at once, one sees the other's pin, if its look is complete.
