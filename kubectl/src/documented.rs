@@ -7,11 +7,15 @@ use rstest::rstest;
 use crate::{PLUGIN, command_line, parse};
 
 /// Documents with blocks of commands, by their paths.
-const PAGES: [(&str, &str); 7] = [
+const PAGES: [(&str, &str); 8] = [
     ("README.md", include_str!("../../README.md")),
     ("deploy/README.md", include_str!("../../deploy/README.md")),
     ("docs/faults.md", include_str!("../../docs/faults.md")),
     ("docs/kubectl.md", include_str!("../../docs/kubectl.md")),
+    (
+        "docs/power-cuts.md",
+        include_str!("../../docs/power-cuts.md"),
+    ),
     ("docs/running.md", include_str!("../../docs/running.md")),
     ("docs/start.md", include_str!("../../docs/start.md")),
     ("docs/teaching.md", include_str!("../../docs/teaching.md")),

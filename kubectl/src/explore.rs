@@ -142,7 +142,7 @@ pub enum Error {
     Selection(#[from] SelectionError),
     #[error("--check: {}: {source}", .file.display())]
     Read { file: PathBuf, source: io::Error },
-    #[error("--check: {}: {why}; docs/faults.md has an example", .file.display())]
+    #[error("--check: {}: {why}; docs/power-cuts.md has an example", .file.display())]
     Template {
         file: PathBuf,
         #[source]
