@@ -80,6 +80,12 @@ impl<'a> Sizes<'a> {
             NODE_PENDING | NODE_IN_PROGRESS => None,
             NODE_INFEASIBLE if self.controller_expands => Some(begun),
             NODE_INFEASIBLE => Some(self.requested),
+            // The PV has more than the claim once a size was rounded up, and what failed for good is
+            // not the target of a request that was taken back.
+            CONTROLLER_INFEASIBLE if !self.has_reached(begun) => Some(self.requested),
+            CONTROLLER_IN_PROGRESS if self.final_error && !self.has_reached(begun) => {
+                Some(self.requested)
+            }
             CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE => Some(begun),
             "" if self.allocated.is_some() => self.allocated,
             // An older API server without this recovery keeps only the condition.
@@ -146,6 +152,10 @@ mod tests {
             (4, None, CP, false, false, Some(4)),
             (8, Some(8), CI, false, false, Some(8)),
             (4, None, CI, false, false, Some(4)),
+            (4, Some(8), CI, false, false, Some(4)),
+            (5, Some(8), CI, true, false, Some(4)),
+            (4, Some(8), CP, true, false, Some(4)),
+            (4, Some(8), CP, false, false, Some(8)),
             (8, Some(8), "", false, false, Some(8)),
             (8, Some(8), "", false, true, Some(8)),
             (4, None, "", false, true, stop),
