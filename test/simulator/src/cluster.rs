@@ -229,6 +229,13 @@ impl Cluster {
             .any(|machine| machine.kubelet.uses(handle))
     }
 
+    /// True if the volume with this handle was ever staged for certain. No pod writes to a volume
+    /// before that.
+    pub(crate) fn has_staged(&self, handle: &str) -> bool {
+        let mut machines = self.machines.iter();
+        machines.any(|machine| machine.kubelet.has_staged(handle))
+    }
+
     /// What the events of a pod say about its volumes that are not mounted, on all nodes.
     pub(crate) fn complaints(&self, pod: &str) -> Vec<String> {
         let machines = self.machines.iter();

@@ -70,6 +70,8 @@ struct State {
     /// By UID of the pod and handle.
     published: BTreeMap<(String, String), Published>,
     staged: BTreeMap<String, Staged>,
+    /// The handles of all volumes that were ever staged for certain.
+    ever_staged: BTreeSet<String>,
     /// What is under way, by handle.
     busy: BTreeMap<String, Work>,
     retries: BTreeMap<String, (Instant, Duration)>,
@@ -210,6 +212,12 @@ impl Kubelet {
                 .published
                 .keys()
                 .any(|(_, published)| published == handle)
+    }
+
+    /// True if the volume with this handle was ever staged for certain. No pod writes to a volume
+    /// before that.
+    pub(crate) fn has_staged(&self, handle: &str) -> bool {
+        self.state.lock().ever_staged.contains(handle)
     }
 
     /// The handles of the volumes that are staged for certain.
@@ -456,6 +464,14 @@ impl State {
         due
     }
 
+    /// Notes a volume that is or may be staged.
+    fn note_staged(&mut self, handle: &str, staged: Staged) {
+        if staged.certain {
+            self.ever_staged.insert(handle.to_owned());
+        }
+        self.staged.insert(handle.to_owned(), staged);
+    }
+
     /// Forgets the failures of all work that is not due any more.
     fn forget_but(&mut self, due: &[Work]) {
         if self.retries.is_empty() && self.starved.is_empty() {
@@ -506,5 +522,20 @@ mod tests {
         state.forget_but(&[second]);
         assert!(state.retries.keys().eq(["unstaging b"]));
         assert!(state.starved.keys().eq(["b"]));
+    }
+
+    #[test]
+    fn a_volume_was_staged_once_that_is_certain() {
+        let mut state = State::default();
+        for (certain, expected) in [(false, false), (true, true), (false, true)] {
+            let staged = Staged {
+                path: PathBuf::from("/stage"),
+                certain,
+            };
+            state.note_staged("a", staged);
+            assert_eq!(state.ever_staged.contains("a"), expected);
+        }
+        state.staged.clear();
+        assert!(state.ever_staged.contains("a") && !state.ever_staged.contains("b"));
     }
 }

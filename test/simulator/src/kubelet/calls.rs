@@ -82,10 +82,7 @@ impl Kubelet {
                     path: staging.clone(),
                     certain,
                 };
-                self.state
-                    .lock()
-                    .staged
-                    .insert(wanted.handle.clone(), staged);
+                self.state.lock().note_staged(&wanted.handle, staged);
             }
             answer?;
         }

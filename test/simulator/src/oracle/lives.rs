@@ -32,7 +32,8 @@ pub(super) struct Lives {
 struct Volume {
     name: String,
     retained: bool,
-    /// It may hold data: it was in use, or it is a copy.
+    /// It may hold data: it was staged for certain, or it is a copy. A call for it that failed, or
+    /// that had no answer, let no pod write to it.
     valuable: bool,
     gone: bool,
 }
@@ -129,7 +130,7 @@ impl Lives {
             known.retained = adopted::keeps(volume) && (is_first || known.retained);
             let mut claims = present.claims.iter();
             let is_copy = claims.any(|one| uid(one) == claim && is_copy_for(volume, one));
-            known.valuable |= is_copy || present.cluster.uses(handle);
+            known.valuable |= is_copy || present.cluster.has_staged(handle);
         }
     }
 
