@@ -87,6 +87,10 @@ impl<'a> Sizes<'a> {
                 Some(self.requested)
             }
             CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE => Some(begun),
+            // Kubelet says that a claim has what was begun, and not what its PV has.
+            "" if self.allocated.is_some() && size(self.allocated) < size(Some(self.requested)) => {
+                Some(self.requested)
+            }
             "" if self.allocated.is_some() => self.allocated,
             // An older API server without this recovery keeps only the condition.
             _ => Some(self.requested).filter(|_| !self.node_pending),
@@ -157,6 +161,7 @@ mod tests {
             (4, Some(8), CP, true, false, Some(4)),
             (4, Some(8), CP, false, false, Some(8)),
             (8, Some(8), "", false, false, Some(8)),
+            (8, Some(3), "", false, false, Some(4)),
             (8, Some(8), "", false, true, Some(8)),
             (4, None, "", false, true, stop),
             (4, None, "", false, false, Some(4)),
