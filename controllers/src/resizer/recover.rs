@@ -80,13 +80,13 @@ impl<'a> Sizes<'a> {
             NODE_PENDING | NODE_IN_PROGRESS => None,
             NODE_INFEASIBLE if self.controller_expands => Some(begun),
             NODE_INFEASIBLE => Some(self.requested),
+            CONTROLLER_IN_PROGRESS if !self.final_error => Some(begun),
+            CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE if self.has_reached(begun) => {
+                Some(begun)
+            }
             // The PV has more than the claim once a size was rounded up, and what failed for good is
             // not the target of a request that was taken back.
-            CONTROLLER_INFEASIBLE if !self.has_reached(begun) => Some(self.requested),
-            CONTROLLER_IN_PROGRESS if self.final_error && !self.has_reached(begun) => {
-                Some(self.requested)
-            }
-            CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE => Some(begun),
+            CONTROLLER_IN_PROGRESS | CONTROLLER_INFEASIBLE => Some(self.requested),
             // Kubelet says that a claim has what was begun, and not what its PV has.
             "" if self.allocated.is_some() && size(self.allocated) < size(Some(self.requested)) => {
                 Some(self.requested)
