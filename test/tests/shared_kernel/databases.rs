@@ -86,7 +86,14 @@ pub(crate) async fn postgresql_moves(site: &Site, times: u32) {
         start(site, &image, &client(node), node, &[], network);
     }
     schedules_on(site, &postgresql.clients);
-    site.cluster.apply(&deployment(&image).to_string());
+    let server = json!({
+        "image": image,
+        "env": [
+            {"name": "POSTGRES_HOST_AUTH_METHOD", "value": "trust"},
+            {"name": "PGDATA", "value": "/data/db"},
+        ],
+    });
+    site.deployment("postgresql", ("postgresql", "/data"), 1, server);
 
     let mut here = postgresql.running(None).await;
     let created = postgresql.psql(&here, "CREATE TABLE records (number bigint)");
@@ -165,36 +172,6 @@ fn start(site: &Site, image: &str, name: &str, node: u32, claims: &[&str], chang
 /// The name of a client's pod on a node.
 fn client(node: u32) -> String {
     format!("client-{node}")
-}
-
-/// One PostgreSQL on the claim `postgresql`.
-fn deployment(image: &str) -> Value {
-    let labels = json!({"app": "postgresql"});
-    json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "postgresql", "namespace": NAMESPACE},
-        "spec": {
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "terminationGracePeriodSeconds": 1,
-                    "containers": [{
-                        "name": "main",
-                        "image": image,
-                        "env": [
-                            {"name": "POSTGRES_HOST_AUTH_METHOD", "value": "trust"},
-                            {"name": "PGDATA", "value": "/data/db"},
-                        ],
-                        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
-                    }],
-                    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "postgresql"}}],
-                },
-            },
-        },
-    })
 }
 
 /// New pods start on these nodes alone.

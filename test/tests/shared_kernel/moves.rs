@@ -13,30 +13,8 @@ const WRITE: &str = "n=$(tail -n 1 /log/numbers 2>/dev/null); n=${n:-0}; while :
 /// Drains the node of a writer again and again. No number that it has said is lost.
 pub(crate) async fn a_writer_moves(site: &Site, times: u32) {
     site.claim("log", "ext4", "ReadWriteOnce", json!({}));
-    let labels = json!({"app": "writer"});
-    let deployment = json!({
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": "writer", "namespace": NAMESPACE},
-        "spec": {
-            "strategy": {"type": "Recreate"},
-            "selector": {"matchLabels": labels},
-            "template": {
-                "metadata": {"labels": labels},
-                "spec": {
-                    "terminationGracePeriodSeconds": 0,
-                    "containers": [{
-                        "name": "main",
-                        "image": BUSYBOX,
-                        "command": ["sh", "-c", WRITE],
-                        "volumeMounts": [{"name": "log", "mountPath": "/log"}],
-                    }],
-                    "volumes": [{"name": "log", "persistentVolumeClaim": {"claimName": "log"}}],
-                },
-            },
-        },
-    });
-    site.cluster.apply(&deployment.to_string());
+    let writer = json!({"image": BUSYBOX, "command": ["sh", "-c", WRITE]});
+    site.deployment("writer", ("log", "/log"), 0, writer);
     let mut here = running(site, "").await;
     for turn in 0..times {
         let said = drained(site, &here).await;

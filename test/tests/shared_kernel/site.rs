@@ -92,6 +92,41 @@ impl Site {
         self.cluster.apply(&pod.to_string());
     }
 
+    /// A Deployment of one pod at a time on a claim. `container` says what its container has besides a
+    /// name and the claim at `path`.
+    pub(crate) fn deployment(
+        &self,
+        name: &str,
+        (claim, path): (&str, &str),
+        seconds_to_end: u32,
+        mut container: Value,
+    ) {
+        let of_all = json!({
+            "name": "main",
+            "volumeMounts": [{"name": "data", "mountPath": path}],
+        });
+        json_patch::merge(&mut container, &of_all);
+        let labels = json!({"app": name});
+        let deployment = json!({
+            "apiVersion": "apps/v1",
+            "kind": "Deployment",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+            "spec": {
+                "strategy": {"type": "Recreate"},
+                "selector": {"matchLabels": labels},
+                "template": {
+                    "metadata": {"labels": labels},
+                    "spec": {
+                        "terminationGracePeriodSeconds": seconds_to_end,
+                        "containers": [container],
+                        "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": claim}}],
+                    },
+                },
+            },
+        });
+        self.cluster.apply(&deployment.to_string());
+    }
+
     /// [`Site::pod`], once it is ready.
     pub(crate) fn run(&self, name: &str, node: u32, files: &[&str], devices: &[&str]) {
         self.pod(name, node, files, devices);
