@@ -26,10 +26,12 @@ use crate::{
 
 mod device_nodes;
 mod diskseq;
+mod writes;
 
 pub(super) use device_nodes::keep_spares;
 use device_nodes::open_node;
 pub(super) use diskseq::diskseq;
+pub(super) use writes::writes;
 
 /// How many minors an attach tries. Another process may take the offered device before the attach,
 /// but hardly so many times in a row.
@@ -552,22 +554,6 @@ pub(super) fn flush(device: &LoopDevice) -> Result<()> {
         .file
         .sync_all()
         .map_err(|e| Error::io("fsync", device.path(), e))
-}
-
-/// See `Documentation/block/stat.rst` of the kernel: the fifth field counts writes, the twelfth
-/// discards.
-pub(super) fn writes(minor: u32) -> Result<u64> {
-    const WRITES: usize = 4;
-    const DISCARDS: usize = 11;
-    let text = read_attribute(&sysfs(minor, "stat"))?;
-    let fields: Vec<u64> = text
-        .split_whitespace()
-        .map_while(|f| f.parse().ok())
-        .collect();
-    Ok([WRITES, DISCARDS]
-        .into_iter()
-        .filter_map(|n| fields.get(n))
-        .sum())
 }
 
 pub(super) fn drop_cache(device: &LoopDevice) -> Result<()> {
