@@ -30,6 +30,9 @@ pub struct LoopSpec<'a> {
     /// Label that `losetup` shows; the kernel keeps at most 63 bytes. The driver never finds a
     /// device by it.
     pub label: &'a str,
+    /// Offset of the device's first byte in the backing file. A device that begins beyond the file's
+    /// end has no bytes, and keeps what is below it attached like any other.
+    pub offset: u64,
     /// Attach read-only: writes fail with EPERM in the kernel.
     pub read_only: bool,
     /// Request direct I/O. [`LoopDevice::direct_io`] has the result.
@@ -97,7 +100,7 @@ pub struct LoopInfo {
     /// Path of the backing file, in the mount namespace of the process that attached it. For a
     /// deleted file it ends in " (deleted)". Empty if the path is longer than the kernel shows.
     pub backing_path: String,
-    /// Offset of the device's first byte in the backing file. The driver attaches with 0.
+    /// [`LoopSpec::offset`], unless a user of the device changed it.
     pub offset: u64,
     /// Maximum number of bytes of the backing file that the device shows; 0 means no limit. The
     /// driver attaches with 0.

@@ -81,6 +81,7 @@ pub(super) fn attach(
             kernel.loop_attach(&LoopSpec {
                 backing: disk.as_ref().unwrap_or(image),
                 label: &label,
+                offset: 0,
                 read_only: false,
                 direct_io: record.settings.direct_io,
                 autoclear: purpose == Purpose::Mount,

@@ -43,6 +43,7 @@ impl Node {
             let attached = kernel.loop_attach(&LoopSpec {
                 backing: &below.file,
                 label: &format!("{} ro", record.id),
+                offset: 0,
                 read_only: true,
                 direct_io: record.settings.direct_io,
                 autoclear: false,

@@ -238,6 +238,7 @@ fn make(kernel: &dyn Kernel, dir: &Path, alive: &Path, marker: &Marker) -> kerne
     let device = kernel.loop_attach(&LoopSpec {
         backing: &image,
         label: LABEL,
+        offset: 0,
         read_only: true,
         direct_io: false,
         autoclear: true,

@@ -18,6 +18,7 @@ pub(super) fn try_mount(
     let device = kernel.loop_attach(&LoopSpec {
         backing: image,
         label: &volume.to_string(),
+        offset: 0,
         read_only: false,
         direct_io: true,
         autoclear: true,

@@ -379,6 +379,7 @@ pub(crate) fn loop_spec(backing: &File) -> LoopSpec<'_> {
     LoopSpec {
         backing,
         label: "hostloop-test",
+        offset: 0,
         read_only: false,
         direct_io: true,
         autoclear: true,

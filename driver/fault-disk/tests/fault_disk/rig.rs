@@ -82,6 +82,7 @@ impl Rig {
         let spec = LoopSpec {
             backing,
             label: "fault-disk-test",
+            offset: 0,
             read_only: false,
             direct_io: true,
             autoclear: true,

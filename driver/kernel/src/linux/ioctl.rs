@@ -91,6 +91,7 @@ pub(super) struct Configure<'a> {
     pub(super) block_size: u32,
     pub(super) flags: u32,
     pub(super) label: &'a str,
+    pub(super) offset: u64,
 }
 
 /// The number of mounts of a mount namespace (Linux 6.12).
@@ -119,6 +120,7 @@ pub(super) fn loop_configure(device: &File, with: &Configure<'_>) -> io::Result<
         __reserved: [0; 8],
     };
     config.info.lo_flags = with.flags;
+    config.info.lo_offset = with.offset;
     let kept = config.info.lo_file_name.len() - 1;
     for (to, from) in config.info.lo_file_name[..kept]
         .iter_mut()

@@ -91,6 +91,7 @@ pub(super) fn proved_uevents(linux: &Linux) -> Option<Uevents> {
         block_size: BLOCK_SIZE,
         flags: flags::AUTOCLEAR,
         label: "hostloop looks for uevents",
+        offset: 0,
     };
     let (minor, _device) = first_free(
         || offered(&control),
@@ -224,6 +225,7 @@ fn configure(linux: &Linux, spec: &LoopSpec<'_>, minor: u32) -> Result<File> {
         block_size: BLOCK_SIZE,
         flags: wanted,
         label: spec.label,
+        offset: spec.offset,
     };
     let mut done = effect("loop.attach").and_then(|()| ioctl::loop_configure(&device, &with));
     // If direct I/O is impossible, some kernels fail with EINVAL and others continue without it.

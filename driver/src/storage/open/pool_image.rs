@@ -213,6 +213,7 @@ fn on_loop(kernel: &dyn Kernel, spec: &PoolSpec, image: &File) -> Result<LoopDev
         [] => kernel.loop_attach(&LoopSpec {
             backing: image,
             label: &format!("pool {}", spec.name),
+            offset: 0,
             read_only: false,
             direct_io: true,
             autoclear: true,

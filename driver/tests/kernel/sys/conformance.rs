@@ -53,6 +53,7 @@ fn run(kernel: &dyn Kernel, dir: &Path, shut_down: ShutDown<'_>) -> Vec<String> 
     script.refuse();
     script.clone_and_grow();
     script.raw_block();
+    script.begin_beyond_the_end();
     script.outlive(shut_down);
     script.answers
 }
@@ -497,6 +498,56 @@ impl Script<'_> {
         drop(device);
         self.unmount("unpublish", &node);
         self.unmount("unpublish again", &node);
+    }
+
+    /// A device that begins beyond the end of what is below keeps that attached, and shows nothing of it.
+    fn begin_beyond_the_end(&mut self) {
+        let image = self.image("below", 16 * MI);
+        let at = self.directory("below.mnt");
+        let device = self.kernel.loop_attach(&lasting(&image)).unwrap();
+        let (id, minor) = (file_id(&image).unwrap(), device.minor);
+        make_fs(self.kernel, &device, Ext4);
+        let beyond = LoopSpec {
+            offset: 1 << 62,
+            read_only: true,
+            ..lasting(&device.file)
+        };
+        let above = self.kernel.loop_attach(&beyond).unwrap();
+        let info = self.kernel.loop_info(above.minor).unwrap().unwrap();
+        let bytes = (info.offset, info.size_limit, info.size_bytes);
+        self.say("begins beyond", format!("{bytes:?}"));
+        self.say("still over it", info.below() == Some(minor));
+        self.did("has", self.kernel.probe(&above.path()));
+        let mounted = scratch::mount(self.kernel, &above, Ext4, &at, &["ro"]);
+        self.say("mounts", mounted.is_ok());
+        self.did("grow", self.kernel.loop_grow(&above));
+        self.did("its size", self.kernel.loop_size(&above));
+        self.mount("mount the one below", &device, Ext4, &at, &[]);
+        for device in [&above, &device] {
+            let claimed = self.kernel.is_claimed(&device.path());
+            self.did("claimed", claimed);
+        }
+        self.unmount_for_good("unmount", &device, &at);
+        drop((above, device));
+        self.did("held from above", self.kernel.loop_detach(minor, id));
+        self.look("held", &image);
+        let other = self.image("not-below", MI);
+        let taken = self.kernel.loop_attach(&LoopSpec {
+            minor: Some(minor),
+            ..loop_spec(&other)
+        });
+        self.did("its number is taken", taken.map(drop));
+        self.did("release", self.kernel.loop_release(&info));
+        self.gone("both gone", &image);
+        let beyond = LoopSpec {
+            offset: 1 << 62,
+            ..lasting(&image)
+        };
+        let device = self.kernel.loop_attach(&beyond).unwrap();
+        self.look("beyond the end of a file", &image);
+        self.did("detach", self.kernel.loop_detach(device.minor, id));
+        drop(device);
+        self.gone("gone", &image);
     }
 
     fn outlive(&mut self, shut_down: ShutDown<'_>) {

@@ -201,14 +201,14 @@ impl State {
             backing,
             rdev: below.map_or(0, |below| rustix::fs::makedev(LOOP_MAJOR, below)),
             file: spec.backing.try_clone().map_err(failed)?,
-            size,
+            size: size.saturating_sub(spec.offset),
             read_only: spec.read_only
                 || below_read_only
                 || below.is_none() && !takes_writes(spec.backing),
             autoclear: spec.autoclear,
             direct_io: spec.direct_io && !self.buffered.contains(&backing),
             read_ahead_kib: hostloop_kernel::READ_AHEAD_KIB,
-            offset: 0,
+            offset: spec.offset,
             size_limit: 0,
             block_size: BLOCK_SIZE,
             label: spec.label.to_owned(),
@@ -300,6 +300,7 @@ impl State {
                 .map_err(|e| Error::io("fstat", loop_path(minor), e))?
                 .len(),
         };
+        let size = size.saturating_sub(slot.offset);
         slot.size = match slot.size_limit {
             0 => size,
             limit => size.min(limit),
@@ -349,7 +350,11 @@ impl State {
         Err(Error::errno("open", path, libc::ENXIO))
     }
 
+    /// A device that begins beyond the end of its file has no bytes.
     pub(super) fn content(&self, device: &Path) -> Result<Content> {
+        if self.size(device)? == 0 {
+            return Ok(Content::Blank);
+        }
         content::read(&self.bytes(device)?.0)
     }
 

@@ -34,6 +34,7 @@ impl Bench {
         let device = kernel.loop_attach(&LoopSpec {
             backing: &file,
             label: "vol",
+            offset: 0,
             read_only: false,
             direct_io: false,
             autoclear: false,

@@ -28,6 +28,7 @@ pub(crate) fn figures(_: &Runtime) -> Vec<Figure> {
         let spec = LoopSpec {
             backing: &image,
             label: "bench",
+            offset: 0,
             read_only: false,
             direct_io: true,
             autoclear: true,

@@ -26,6 +26,7 @@ fn a_forged_marker_frees_no_device_of_another_node() {
     let device = m.kernel.loop_attach(&LoopSpec {
         backing: &file,
         label: "anything",
+        offset: 0,
         read_only: true,
         direct_io: false,
         autoclear: true,

@@ -10,6 +10,7 @@ fn attach_as_kubelet(m: &Machine, id: VolumeId) {
     let attached = m.kernel.loop_attach(&LoopSpec {
         backing: &opened.file,
         label: "/kubelet/volumeDevices/pvc-1/dev/pod",
+        offset: 0,
         read_only: false,
         direct_io: false,
         autoclear: false,

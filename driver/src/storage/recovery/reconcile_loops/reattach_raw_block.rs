@@ -75,6 +75,7 @@ pub(super) fn attach(
     let device = kernel.loop_attach(&LoopSpec {
         backing,
         label: &volume.id.to_string(),
+        offset: 0,
         read_only,
         direct_io: settings.direct_io,
         autoclear: false,
