@@ -1,12 +1,17 @@
 //! Pins of shared volumes' devices. A node that uses such a device has a read-only loop device over
 //! it: as long as that exists, the kernel gives the device's number to no other file. Its label names
-//! the marker of the node's container. Pure.
+//! the marker of the node's container. It has no bytes, so no program of the machine takes it for a
+//! second disk with the volume's content. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::markers::Marker;
 use super::pin_label;
 use crate::kernel::LoopInfo;
+
+/// The offset of a pin in the device that it pins: beyond the end of any. Pins of an earlier version
+/// have 0, and so show all of it.
+pub const OFFSET: u64 = 1 << 62;
 
 /// The label of the pins of the container with this marker.
 pub fn label(nonce: &str) -> String {
@@ -29,6 +34,8 @@ pub fn of<'l>(loops: impl IntoIterator<Item = &'l LoopInfo>) -> Vec<Pin> {
     loops.into_iter().filter_map(pin).collect()
 }
 
+/// What a pin is: a read-only device over a loop device, with a pin's label. If someone has changed its
+/// offset or limited it, it still is one: it keeps the number just as well.
 fn pin(device: &LoopInfo) -> Option<Pin> {
     let nonce = pin_label::nonce(&device.label).filter(|_| device.read_only)?;
     Some(Pin {
@@ -36,6 +43,18 @@ fn pin(device: &LoopInfo) -> Option<Pin> {
         over: device.below()?,
         nonce: nonce.to_owned(),
     })
+}
+
+/// Like [`LoopInfo::tampered`], for a device that may be a pin. Its offset is its own.
+pub fn tampered(device: &LoopInfo) -> Option<String> {
+    if device.offset == OFFSET && pin(device).is_some() {
+        let shown = LoopInfo {
+            offset: 0,
+            ..device.clone()
+        };
+        return shown.tampered();
+    }
+    device.tampered()
 }
 
 /// The minors of the devices with a pin, whether its container runs or not. A device that does not
@@ -71,46 +90,86 @@ pub fn dead(pins: &[Pin], markers: &[Marker]) -> Vec<Pin> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::kernel::LOOP_MAJOR;
     use crate::reach::testing::{marker, pin_device};
+
+    fn changed(change: impl FnOnce(&mut LoopInfo)) -> LoopInfo {
+        let mut device = pin_device(9, 7, &marker("n1", 'a'));
+        change(&mut device);
+        device
+    }
 
     #[test]
     fn a_pin_is_a_read_only_device_over_a_loop_device() {
-        let marker = marker("n1", 'a');
-        let good = label(&marker.nonce);
+        let nonce = "a".repeat(32);
+        let good = label(&nonce);
         assert!(good.len() <= 63, "{good}");
-        let own = pin_device(9, 7, &marker);
-        let expected = Pin {
-            minor: 9,
-            over: 7,
-            nonce: marker.nonce,
-        };
-        assert_eq!(of(std::slice::from_ref(&own)), [expected]);
-        let labelled = |label: String| LoopInfo {
-            label,
-            ..own.clone()
-        };
-        let no_pins = [
-            labelled(String::new()),
-            labelled("vol-1 ro".to_owned()),
-            labelled(label("")),
-            labelled(label(&"x".repeat(32))),
-            labelled(label(&"A".repeat(32))),
-            labelled(format!("{good}a")),
-            LoopInfo {
-                read_only: false,
-                ..own.clone()
-            },
-            LoopInfo {
-                backing_rdev: 0,
-                ..own.clone()
-            },
-            LoopInfo {
-                backing_rdev: rustix::fs::makedev(8, 7),
-                ..own.clone()
-            },
+        let over = |major, minor| changed(|l| l.backing_rdev = rustix::fs::makedev(major, minor));
+        let labelled = |label: String| changed(|l| l.label = label);
+        // The device → the one that it pins
+        let table = [
+            (changed(|_| ()), Some(7)),
+            // That of an earlier version.
+            (
+                changed(|l| (l.offset, l.size_bytes) = (0, 1 << 30)),
+                Some(7),
+            ),
+            // A person or a program has changed it, and it holds what it held.
+            (changed(|l| l.offset = 4096), Some(7)),
+            (changed(|l| l.size_limit = 4096), Some(7)),
+            (changed(|l| l.autoclear = true), Some(7)),
+            (over(LOOP_MAJOR, 300), Some(300)),
+            (over(8, 7), None),
+            (changed(|l| l.backing_rdev = 0), None),
+            (changed(|l| l.read_only = false), None),
+            // Those of kubelet and of a read-only raw block target.
+            (labelled(String::new()), None),
+            (labelled("vol-1 ro".to_owned()), None),
+            (labelled(label("")), None),
+            (labelled(label(&"x".repeat(32))), None),
+            (labelled(label(&"A".repeat(32))), None),
+            (labelled(format!("{good}a")), None),
         ];
-        for device in no_pins {
-            assert_eq!(of(std::slice::from_ref(&device)), [], "{device:?}");
+        for (device, expected) in table {
+            let expected = expected.map(|over| Pin {
+                minor: 9,
+                over,
+                nonce: nonce.clone(),
+            });
+            assert_eq!(pin(&device), expected, "{device:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_pin_may_begin_where_a_pin_does() {
+        // The device → what is said of it
+        let table = [
+            (changed(|_| ()), None),
+            (changed(|l| l.offset = 0), None),
+            (changed(|l| l.offset = 4096), Some("begins at byte 4096")),
+            (
+                changed(|l| l.offset = OFFSET + 1),
+                Some("begins at byte 46"),
+            ),
+            (
+                changed(|l| l.size_limit = 4096),
+                Some("limited to 4096 bytes of its file"),
+            ),
+            // No pins.
+            (changed(|l| l.read_only = false), Some("begins at byte 46")),
+            (changed(|l| l.backing_rdev = 0), Some("begins at byte 46")),
+            (
+                changed(|l| l.label = "vol-1 ro".to_owned()),
+                Some("begins at byte 46"),
+            ),
+        ];
+        for (device, expected) in table {
+            let found = tampered(&device);
+            let fits = match (&found, expected) {
+                (Some(found), Some(expected)) => found.contains(expected),
+                (found, expected) => found.is_none() && expected.is_none(),
+            };
+            assert!(fits, "{device:?}: {found:?}, not {expected:?}");
         }
     }
 

@@ -40,6 +40,7 @@ pub(crate) fn pin_device(minor: u32, over: u32, marker: &Marker) -> LoopInfo {
     LoopInfo {
         backing_rdev: rustix::fs::makedev(LOOP_MAJOR, over),
         label: pins::label(&marker.nonce),
+        offset: pins::OFFSET,
         read_only: true,
         ..device(minor, format!("/dev/loop{over}"))
     }

@@ -10,6 +10,8 @@ use crate::health::{Condition, VolumeFacts, volume_conditions};
 use crate::inspect::fsck::Subject;
 use crate::inspect::fsck::scene::{pool, volume};
 use crate::kernel::{BLOCK_SIZE, FsType, LOOP_MAJOR, MountTable};
+use crate::reach::pins;
+use crate::reach::testing::{marker, pin_device};
 use crate::record::FaultRecord;
 use crate::storage::{Format, FreezeIntent, PoolId, Provisioning};
 use crate::testkit::{mounted, stage_at};
@@ -80,6 +82,15 @@ impl Scene {
             s.loops.push(read_only_over(4, 3));
             s.mounts.clear();
         })
+    }
+
+    /// Has another node pin the volume's device, from this byte on.
+    fn pinned(self, offset: u64) -> Scene {
+        let pin = LoopInfo {
+            offset,
+            ..pin_device(9, 3, &marker("n2", 'a'))
+        };
+        self.with(|s| s.loops.push(pin))
     }
 
     fn detached(self) -> Scene {
@@ -276,6 +287,16 @@ const GI: u64 = 1 << 30;
 )]
 #[case::part_of_the_volume_read_only(
     scene().raw().with(|s| s.loops[1].offset = 4096), "Inaccessible DeviceChanged", ""
+)]
+// A pin begins beyond the end of the device, one of an earlier version at its start.
+#[case::pinned(scene().pinned(pins::OFFSET), "", "")]
+#[case::pinned_as_by_an_earlier_version(scene().pinned(0), "", "")]
+#[case::pin_was_changed(scene().pinned(4096), "Inaccessible DeviceChanged", "")]
+#[case::begins_where_a_pin_does(
+    scene().with(|s| s.loops[0].offset = pins::OFFSET), "Inaccessible DeviceChanged", ""
+)]
+#[case::read_only_from_where_a_pin_begins(
+    scene().raw().with(|s| s.loops[1].offset = pins::OFFSET), "Inaccessible DeviceChanged", ""
 )]
 #[case::direct_io_lost(
     scene().with(|s| s.loops[0].direct_io = false), "Degraded DirectIOLost", "Warning DirectIoOff"

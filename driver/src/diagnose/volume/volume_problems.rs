@@ -10,6 +10,7 @@ use super::{MountedObject, VolumeState};
 use crate::diagnose::Problem;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::kernel::{MountEntry, mounts_read_only, whole_blocks};
+use crate::reach::pins;
 use crate::record::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
 
 /// The state of a volume's or a snapshot's image file.
@@ -106,12 +107,12 @@ fn device_problems(record: &VolumeRecord, image: &ImageState, state: &VolumeStat
         let minors = state.own().map(|l| l.minor).collect();
         problems.push(Problem::AttachedTwice { minors });
     }
-    let own = state.own().map(|l| (l, record.own_limit()));
-    for (device, limit) in own.chain(state.over().map(|l| (l, None))) {
-        let minor = device.minor;
-        if let Some(why) = device.tampered_beside(limit) {
-            problems.push(Problem::DeviceChanged { minor, why });
-        }
+    let own = state
+        .own()
+        .map(|l| (l.minor, l.tampered_beside(record.own_limit())));
+    let over = state.over().map(|l| (l.minor, pins::tampered(l)));
+    for (minor, why) in own.chain(over) {
+        problems.extend(why.map(|why| Problem::DeviceChanged { minor, why }));
     }
     for device in state.own() {
         let (minor, bytes) = (device.minor, device.size_bytes);

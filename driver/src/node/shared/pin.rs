@@ -64,7 +64,7 @@ impl Node {
         self.pools.kernel().loop_attach(&LoopSpec {
             backing: &device.file,
             label: &pins::label(&marker.nonce),
-            offset: 0,
+            offset: pins::OFFSET,
             read_only: true,
             direct_io: false,
             autoclear: false,

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use hostloop_driver::controller::Anchors;
 use hostloop_driver::kernel::linux::Linux;
-use hostloop_driver::kernel::{FsType, LoopDevices, loop_path};
+use hostloop_driver::kernel::{Filesystems, FsType, LoopDevices, Probe, loop_path};
 use hostloop_driver::node::{Error, Result};
 use hostloop_driver::storage::{Access, NewVolume, Reach, Source, VolumeId};
 use hostloop_proto::csi;
@@ -278,6 +278,31 @@ fn what_a_node_has_bound_keeps_its_number_until_the_container_ends() {
 
     u.end();
     until("the node counts as gone", || detach(&o, id, "u").is_ok());
+    assert_eq!(o.run(move |o| o.loops(id)), []);
+}
+
+/// A program of the machine that looks at each disk, as udev does, finds what is on the volume once.
+#[test]
+fn a_pin_shows_nothing_of_the_volume() {
+    let [o, u] = nodes();
+    let cap = mount_as("ext4", Mode::MultiNodeMultiWriter);
+    let id = o.run(|o| o.create(ext4(), 64 * MI));
+    let context = attach(&o, id, "u", &cap);
+    use_it(&u, id, &context, &cap).unwrap();
+    o.run(move |o| {
+        let kernel = &o.site.kernel;
+        let minor = o.device(id).minor;
+        let mut over = kernel.loops().unwrap();
+        over.retain(|over| over.below() == Some(minor));
+        assert_eq!(over.len(), 1, "{over:?}");
+        assert_eq!(over[0].size_bytes, 0, "{over:?}");
+        let pin = kernel.probe(&loop_path(over[0].minor)).unwrap();
+        assert_eq!(pin, Probe::Blank);
+        let volume = kernel.probe(&loop_path(minor)).unwrap();
+        assert!(matches!(volume, Probe::Filesystem { .. }), "{volume:?}");
+    });
+    end_use(&u, id);
+    detach(&o, id, "u").unwrap();
     assert_eq!(o.run(move |o| o.loops(id)), []);
 }
 

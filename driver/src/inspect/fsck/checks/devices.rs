@@ -111,7 +111,7 @@ fn changed(survey: &Survey, l: &LoopUse) -> Option<ReportedProblem> {
     if let LoopOwner::Snapshot(_) | LoopOwner::Leftover(_) | LoopOwner::Deleted(_) = l.owner {
         return None;
     }
-    l.device.tampered()?;
+    pins::tampered(&l.device)?;
     let found = Problem::DeviceChanged {
         minor: l.device.minor,
         why: l.device.tampered_beside(own_limit(survey, &l.owner))?,

@@ -321,6 +321,9 @@ fn bad_images_devices_and_mounts_are_one_problem_each() {
     finds(Error, ProblemKind::LoopChanged, |s| {
         edit_loops(&mut s.survey.kernel.loops, |l| l[0].block_size = 512)
     });
+    finds(Error, ProblemKind::LoopChanged, |s| {
+        edit_loops(&mut s.survey.kernel.loops, |l| l[0].offset = pins::OFFSET);
+    });
     finds(Warning, ProblemKind::StageWithoutMount, |s| {
         s.survey.kernel.mounts = MountTable::default();
     });
@@ -402,6 +405,7 @@ fn only_the_pin_of_a_node_that_is_gone_is_left_over() {
         backing_rdev: rustix::fs::makedev(LOOP_MAJOR, 3),
         backing_path: "/dev/loop3".to_owned(),
         label: pins::label(&nonce),
+        offset: pins::OFFSET,
         read_only: true,
         ..on_loop(5, 77)
     };
@@ -414,10 +418,22 @@ fn only_the_pin_of_a_node_that_is_gone_is_left_over() {
     finds(Severity::Note, ProblemKind::LoopUnused, |s| {
         s.add_loop(pin.clone())
     });
-    let mut scene = Scene::new();
-    scene.add_loop(pin);
-    scene.add_loop(marker);
-    assert_eq!(scene.check(), []);
+    // Those of an earlier version begin at the start of the device. With another offset, a person or a
+    // program has changed it.
+    for (offset, problem) in [
+        (pins::OFFSET, None),
+        (0, None),
+        (4096, Some(ProblemKind::LoopChanged)),
+    ] {
+        let mut scene = Scene::new();
+        scene.add_loop(LoopInfo {
+            offset,
+            ..pin.clone()
+        });
+        scene.add_loop(marker.clone());
+        let kinds: Vec<ProblemKind> = scene.check().iter().map(|p| p.kind).collect();
+        assert_eq!(kinds, Vec::from_iter(problem), "{offset}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::kernel::LoopSpec;
+use crate::reach::pins;
 use crate::storage::GrowthIntent;
 
 /// Attaches a device over a volume's, as kubelet does for each raw block volume of a pod.
@@ -251,4 +252,55 @@ fn a_pin_that_does_not_answer_keeps_its_device() {
     m.u.end_use(id).unwrap();
     m.o.detach(id, "u").unwrap();
     m.assert_unused(id, "detached");
+}
+
+/// Attaches a pin that shows all of the device, as an earlier version does, in place of the only one.
+fn pin_as_an_earlier_version(m: &Machine, id: VolumeId) {
+    let device = m.o.device(id);
+    let mut over = m.kernel.loops().unwrap();
+    over.retain(|over| over.below() == Some(device.minor));
+    let pin = over.remove(0);
+    assert_eq!((pin.offset, pin.size_bytes), (pins::OFFSET, 0));
+    let opened = m.kernel.loop_reopen(&device).unwrap();
+    m.kernel.loop_release(&pin).unwrap();
+    let attached = m.kernel.loop_attach(&LoopSpec {
+        backing: &opened.file,
+        label: &pin.label,
+        offset: 0,
+        read_only: true,
+        direct_io: false,
+        autoclear: false,
+        minor: None,
+    });
+    let earlier = m.kernel.loop_info(attached.unwrap().minor).unwrap();
+    assert_eq!(earlier.unwrap().size_bytes, device.size_bytes);
+}
+
+/// It counts, and ends, like one of this version.
+#[rstest]
+#[case::filesystem(ext4(), single())]
+#[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+fn a_pin_of_an_earlier_version_keeps_its_device(
+    #[case] access: Access,
+    #[case] capability: csi::VolumeCapability,
+) {
+    let (mut m, id, context) = Machine::in_use(access, &capability);
+    let minor = m.o.device(id).minor;
+    pin_as_an_earlier_version(&m, id);
+    m.u.restart();
+    m.u.use_it(id, &context, &capability).unwrap();
+    assert_eq!(m.o.pins_over(minor), 1, "it needs no other one");
+    refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
+    m.give_back(id);
+
+    // The node's container ends.
+    let context = m.o.attach(id, "u", &capability).unwrap();
+    m.u.use_it(id, &context, &capability).unwrap();
+    pin_as_an_earlier_version(&m, id);
+    m.u.die();
+    m.u.site.kernel.end();
+    certainly(|| m.o.detach(id, "u"));
+    assert_eq!(m.o.loops(id), []);
+    let loops = m.kernel.loops().unwrap();
+    assert_eq!(loops.len(), 2, "two markers: {loops:?}");
 }
