@@ -7,9 +7,10 @@ use rstest::rstest;
 use crate::{PLUGIN, command_line, parse};
 
 /// Documents with blocks of commands, by their paths.
-const PAGES: [(&str, &str); 9] = [
+const PAGES: [(&str, &str); 10] = [
     ("README.md", include_str!("../../README.md")),
     ("deploy/README.md", include_str!("../../deploy/README.md")),
+    ("docs/backup.md", include_str!("../../docs/backup.md")),
     ("docs/faults.md", include_str!("../../docs/faults.md")),
     ("docs/kubectl.md", include_str!("../../docs/kubectl.md")),
     (
