@@ -7,9 +7,10 @@ use rstest::rstest;
 use crate::{PLUGIN, command_line, parse};
 
 /// Documents with blocks of commands, by their paths.
-const PAGES: [(&str, &str); 8] = [
+const PAGES: [(&str, &str); 10] = [
     ("README.md", include_str!("../../README.md")),
     ("deploy/README.md", include_str!("../../deploy/README.md")),
+    ("docs/backup.md", include_str!("../../docs/backup.md")),
     ("docs/faults.md", include_str!("../../docs/faults.md")),
     ("docs/kubectl.md", include_str!("../../docs/kubectl.md")),
     (
@@ -19,6 +20,7 @@ const PAGES: [(&str, &str); 8] = [
     ("docs/running.md", include_str!("../../docs/running.md")),
     ("docs/start.md", include_str!("../../docs/start.md")),
     ("docs/teaching.md", include_str!("../../docs/teaching.md")),
+    ("docs/ui.md", include_str!("../../docs/ui.md")),
 ];
 
 /// The command lines of the client in the blocks of a document. A block is fenced, or indented.

@@ -47,7 +47,7 @@ impl Cost {
 
 impl Report for Cost {
     const NAME: &'static str = "events";
-    const PAGE: &'static str = "kubectl";
+    const PAGE: &'static str = "ui";
 
     fn table(&self) -> String {
         let claims = self
