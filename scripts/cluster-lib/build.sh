@@ -34,7 +34,7 @@ build_suite() {
   mkdir -p "$1/bin"
   (
     cd "$ROOT/test/tools" || return
-    nice "${GO[@]}" test -c "${GO_FLAGS[@]}" -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
+    nice "${GO[@]}" test -c -vet=off "${GO_FLAGS[@]}" -ldflags "-s -w" -o "$1/bin/e2e.test" k8s.io/kubernetes/test/e2e
   ) &&
     go_build tools "$1/bin/ginkgo" "" github.com/onsi/ginkgo/v2/ginkgo &&
     CGO_ENABLED=0 go_build tools "$1/bin/agnhost" "" k8s.io/kubernetes/test/images/agnhost
