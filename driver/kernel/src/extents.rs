@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 
 use super::Result;
 use super::file::{length, next_data, on_file};
+use super::magic::{BTRFS, XFS};
 
 pub mod clone;
 mod compare;
@@ -211,9 +212,14 @@ pub fn changed(
     shares: bool,
     emit: &mut dyn FnMut(ByteRange) -> bool,
 ) -> Result<()> {
+    let statfs = rustix::fs::fstatfs(target).map_err(on_file("statfs", target))?;
+    let has_addresses = addresses_are_blocks(statfs.f_type);
     let mut at = span.offset;
     while at < span.end() {
-        let pair = Pair::read(base, target, at, span.end())?;
+        let mut pair = Pair::read(base, target, at, span.end())?;
+        if !has_addresses {
+            pair.forget_addresses();
+        }
         for difference in delta(&pair.base, &pair.target, shares) {
             let more = if difference.certain {
                 emit(difference.range)
@@ -227,6 +233,13 @@ pub fn changed(
         at = pair.end;
     }
     Ok(())
+}
+
+/// True if the addresses of this filesystem, by its `f_type`, are those of its blocks. Not all that
+/// clone give such: SMB gives the offsets in the file itself, which are equal in all files, and a
+/// filesystem of several devices may give those on one of them.
+fn addresses_are_blocks(f_type: i64) -> bool {
+    matches!(f_type, BTRFS | XFS)
 }
 
 /// Returns the ranges of `target` that may differ from `base`, before a comparison of content.
@@ -333,10 +346,15 @@ impl Pair {
                 continue;
             }
             if !settled {
-                pair.base.iter_mut().for_each(|e| e.addressed = false);
+                pair.forget_addresses();
             }
             return Ok(pair);
         }
+    }
+
+    /// Lets content decide wherever both files have data.
+    fn forget_addresses(&mut self) {
+        self.base.iter_mut().for_each(|e| e.addressed = false);
     }
 }
 

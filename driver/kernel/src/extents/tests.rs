@@ -107,6 +107,33 @@ fn flags_say_whether_to_trust_an_address(#[case] flags: u32, #[case] addressed: 
     assert_eq!(written(&raw).map(|e| e.addressed), addressed);
 }
 
+#[rstest]
+#[case::btrfs(BTRFS, true)]
+#[case::xfs(XFS, true)]
+#[case::tmpfs(0x0102_1994, false)]
+#[case::smb2(0xfe53_4d42, false)]
+#[case::cifs(0xff53_4d42, false)]
+#[case::bcachefs(0xca45_1a4e, false)]
+#[case::nfs(0x6969, false)]
+fn where_equal_addresses_are_equal_content(#[case] f_type: i64, #[case] expected: bool) {
+    assert_eq!(addresses_are_blocks(f_type), expected);
+}
+
+/// SMB gives these to any two files.
+#[test]
+fn without_addresses_content_decides() {
+    let extents = vec![at(0, 0, 4)];
+    let mut pair = Pair {
+        base: extents.clone(),
+        target: extents,
+        end: 4 * K,
+    };
+    assert_eq!(blocks(&delta(&pair.base, &pair.target, true)), []);
+    pair.forget_addresses();
+    let found = blocks(&delta(&pair.base, &pair.target, true));
+    assert_eq!(found, [(0, 4, false)]);
+}
+
 #[test]
 fn runs_are_joined_and_cut() {
     let mut runs = Vec::new();
