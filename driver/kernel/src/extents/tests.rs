@@ -1,9 +1,12 @@
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::Error;
+use crate::wanted::Wanted;
 
 const K: u64 = 4096;
 
@@ -247,6 +250,24 @@ fn compare_stops_on_request() {
     });
     assert!(!more.unwrap());
     assert_eq!(calls, 2);
+}
+
+#[test]
+fn an_unwanted_comparison_ends_without_a_difference() {
+    let (left, right) = (content(&[1; 3]), content(&[1; 3]));
+    let range = ByteRange {
+        offset: 0,
+        length: 3 * K,
+    };
+    let unwanted = Arc::new(Wanted::default());
+    let compare = || compare::contents(&left, &right, range, &mut |_| false);
+    assert!(unwanted.run(compare).unwrap(), "they are equal");
+    unwanted.end();
+    let compared = unwanted.run(compare);
+    assert!(
+        matches!(compared, Err(Error::Unwanted { .. })),
+        "{compared:?}"
+    );
 }
 
 /// The file has more extents than one call returns, on any filesystem under the test.
