@@ -86,7 +86,26 @@ pub(super) struct Archive {
     manifest: Option<Manifest>,
 }
 
+/// Keeps other backups out of a directory until it is dropped.
+#[derive(Debug)]
+pub(super) struct ArchiveLock {
+    _dir: Option<File>,
+}
+
 impl Archive {
+    /// Makes the directory, and locks it. Two backups at a time would write one file of data, and the
+    /// manifest of one would name the data of the other.
+    pub(super) fn lock(dir: &Path) -> Result<ArchiveLock, ArchiveError> {
+        make_dir(dir)?;
+        match platform::lock_dir(dir) {
+            Ok(locked) => Ok(ArchiveLock { _dir: locked }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(ArchiveError::Locked(dir.to_owned()))
+            }
+            Err(error) => Err(ArchiveError::io(dir)(error)),
+        }
+    }
+
     /// Reads the manifest. A directory without one is empty.
     pub(super) fn open(dir: &Path) -> Result<Archive, ArchiveError> {
         let path = dir.join(MANIFEST);
@@ -147,12 +166,7 @@ impl Archive {
 
     /// Begins the next file of data.
     pub(super) fn begin(&self) -> Result<DataWriter, ArchiveError> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true);
-        platform::private_dir(&mut builder);
-        builder
-            .create(&self.dir)
-            .map_err(ArchiveError::io(&self.dir))?;
+        make_dir(&self.dir)?;
         let made = self.manifest.as_ref().map_or(0, |all| all.backups.len());
         DataWriter::create(&self.dir, format!("{:05}{DATA}", made + 1))
     }
@@ -212,6 +226,14 @@ impl Archive {
             size: backup.size,
         })
     }
+}
+
+/// Makes a directory, unless it is there.
+fn make_dir(dir: &Path) -> Result<(), ArchiveError> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    platform::private_dir(&mut builder);
+    builder.create(dir).map_err(ArchiveError::io(dir))
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Manifest, ArchiveError> {
