@@ -71,6 +71,28 @@ pub(crate) fn lock_dir(_: &Path) -> io::Result<Option<File>> {
     Ok(None)
 }
 
+/// Writes the names in a directory to its disk, if its filesystem does so.
+#[cfg(unix)]
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    match File::open(dir)?.sync_all() {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+/// The system writes them.
+#[cfg(not(unix))]
+pub(crate) fn sync_dir(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
 /// Makes a symbolic link.
 #[cfg(all(test, unix))]
 pub(crate) fn link(to: &Path, at: &Path) -> io::Result<()> {

@@ -193,7 +193,7 @@ impl Archive {
             file.sync_all()
         });
         written.map_err(ArchiveError::io(&part))?;
-        fs::rename(&part, &path).map_err(ArchiveError::io(&path))?;
+        put(&self.dir, &part, &path)?;
         self.manifest = Some(manifest);
         Ok(())
     }
@@ -275,6 +275,12 @@ fn create_part(part: &Path) -> io::Result<File> {
     options.open(part)
 }
 
+/// Gives a complete file its name, for good: what it replaces in the cluster is deleted then.
+fn put(dir: &Path, part: &Path, path: &Path) -> Result<(), ArchiveError> {
+    fs::rename(part, path).map_err(ArchiveError::io(path))?;
+    platform::sync_dir(dir).map_err(ArchiveError::io(dir))
+}
+
 /// A file while it is being written.
 fn part_of(dir: &Path, name: &str) -> PathBuf {
     dir.join(format!("{name}.part"))
@@ -330,7 +336,7 @@ impl DataWriter {
         let synced = flushed.and_then(|()| self.file.get_ref().sync_all());
         synced.map_err(ArchiveError::io(&self.part))?;
         let path = self.dir.join(&self.name);
-        fs::rename(&self.part, &path).map_err(ArchiveError::io(&path))?;
+        put(&self.dir, &self.part, &path)?;
         let checksum = hex(&self.hash.clone().finalize());
         Ok((self.name.clone(), checksum, self.bytes))
     }
@@ -507,6 +513,18 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         assert!(archive.verify(backup).is_err());
+    }
+
+    /// A power cut must not take the name of a backup that is said to be complete.
+    #[test]
+    fn names_are_written_to_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let (part, path) = (dir.path().join("a.part"), dir.path().join("a"));
+        fs::write(&part, "bytes").unwrap();
+        put(dir.path(), &part, &path).unwrap();
+        fs::rename(&path, &part).unwrap();
+        let unsynced = put(&dir.path().join("none"), &part, &path);
+        assert_eq!(unsynced.is_err(), cfg!(unix), "{unsynced:?}");
     }
 
     #[test]
