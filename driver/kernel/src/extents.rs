@@ -212,14 +212,9 @@ pub fn changed(
     shares: bool,
     emit: &mut dyn FnMut(ByteRange) -> bool,
 ) -> Result<()> {
-    let statfs = rustix::fs::fstatfs(target).map_err(on_file("statfs", target))?;
-    let has_addresses = addresses_are_blocks(statfs.f_type);
     let mut at = span.offset;
     while at < span.end() {
-        let mut pair = Pair::read(base, target, at, span.end())?;
-        if !has_addresses {
-            pair.forget_addresses();
-        }
+        let pair = Pair::read(base, target, at, span.end())?;
         for difference in delta(&pair.base, &pair.target, shares) {
             let more = if difference.certain {
                 emit(difference.range)
@@ -329,6 +324,8 @@ impl Pair {
     /// content. If the base's map is the same before and after, equal addresses were equal at one
     /// moment.
     fn read(base: &File, target: &File, from: u64, until: u64) -> Result<Pair> {
+        let statfs = rustix::fs::fstatfs(target).map_err(on_file("statfs", target))?;
+        let has_addresses = addresses_are_blocks(statfs.f_type);
         let mut attempt = 1;
         loop {
             let before = window(base, from, until)?;
@@ -345,7 +342,7 @@ impl Pair {
                 attempt += 1;
                 continue;
             }
-            if !settled {
+            if !settled || !has_addresses {
                 pair.forget_addresses();
             }
             return Ok(pair);
