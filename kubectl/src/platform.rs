@@ -93,6 +93,10 @@ pub(crate) fn sync_dir(_: &Path) -> io::Result<()> {
     Ok(())
 }
 
+/// True if directories can be locked and synced.
+#[cfg(test)]
+pub(crate) const DIRS_ARE_FILES: bool = cfg!(unix);
+
 /// Makes a symbolic link.
 #[cfg(all(test, unix))]
 pub(crate) fn link(to: &Path, at: &Path) -> io::Result<()> {

@@ -524,7 +524,7 @@ mod tests {
         put(dir.path(), &part, &path).unwrap();
         fs::rename(&path, &part).unwrap();
         let unsynced = put(&dir.path().join("none"), &part, &path);
-        assert_eq!(unsynced.is_err(), cfg!(unix), "{unsynced:?}");
+        assert_eq!(unsynced.is_err(), platform::DIRS_ARE_FILES);
     }
 
     #[test]

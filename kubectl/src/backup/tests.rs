@@ -167,9 +167,11 @@ async fn a_snapshot_that_no_backup_has_made_stays() {
 }
 
 /// Both would write the same file of data.
-#[cfg(unix)]
 #[tokio::test]
 async fn a_directory_takes_one_backup_at_a_time() {
+    if !crate::platform::DIRS_ARE_FILES {
+        return;
+    }
     let (api, dir) = (cluster("Block"), tempfile::tempdir().unwrap());
     let _service = FakeService::start(&api).await;
     let lock = Archive::lock(dir.path()).unwrap();
