@@ -144,6 +144,7 @@ async fn back_up(
     progress: &mut ProgressLine,
 ) -> Result<BackupInfo, Error> {
     let volume = volume(work, &args.claim).await?;
+    let _lock = Archive::lock(&args.to)?;
     let mut archive = Archive::open(&args.to)?;
     archive.check_volume(&volume)?;
     let last = archive.last().cloned();

@@ -1,6 +1,6 @@
 //! What differs by the system that the client runs on. All other files are the same on every system.
 
-use std::fs::{DirBuilder, OpenOptions};
+use std::fs::{DirBuilder, File, OpenOptions};
 use std::io;
 use std::path::Path;
 
@@ -53,6 +53,49 @@ pub(crate) fn private_dir(builder: &mut DirBuilder) {
 /// Directories have the rights that the one above hands on.
 #[cfg(not(unix))]
 pub(crate) fn private_dir(_: &mut DirBuilder) {}
+
+/// Locks a directory until the file is closed. Fails with `WouldBlock` if it is locked already. Where its
+/// filesystem has no locks, it is not locked.
+#[cfg(unix)]
+pub(crate) fn lock_dir(dir: &Path) -> io::Result<Option<File>> {
+    let opened = File::open(dir)?;
+    if let Err(std::fs::TryLockError::WouldBlock) = opened.try_lock() {
+        return Err(io::ErrorKind::WouldBlock.into());
+    }
+    Ok(Some(opened))
+}
+
+/// Directories have no locks.
+#[cfg(not(unix))]
+pub(crate) fn lock_dir(_: &Path) -> io::Result<Option<File>> {
+    Ok(None)
+}
+
+/// Writes the names in a directory to its disk, if its filesystem does so.
+#[cfg(unix)]
+pub(crate) fn sync_dir(dir: &Path) -> io::Result<()> {
+    match File::open(dir)?.sync_all() {
+        Err(error)
+            if matches!(
+                error.kind(),
+                io::ErrorKind::InvalidInput | io::ErrorKind::Unsupported
+            ) =>
+        {
+            Ok(())
+        }
+        synced => synced,
+    }
+}
+
+/// The system writes them.
+#[cfg(not(unix))]
+pub(crate) fn sync_dir(_: &Path) -> io::Result<()> {
+    Ok(())
+}
+
+/// True if directories can be locked and synced.
+#[cfg(test)]
+pub(crate) const DIRS_ARE_FILES: bool = cfg!(unix);
 
 /// Makes a symbolic link.
 #[cfg(all(test, unix))]

@@ -5,19 +5,23 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use futures::FutureExt;
 use futures::future::BoxFuture;
+use futures::stream::Stream;
 use hostloop_proto::csi::snapshot_metadata_client::SnapshotMetadataClient;
 use hostloop_report::error_chain;
 use hyper_util::rt::TokioIo;
+use parking_lot::Mutex;
 use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio::sync::mpsc::{self, OwnedPermit};
 use tokio::time::timeout;
 use tokio_rustls::TlsConnector;
-use tokio_stream::wrappers::ReceiverStream;
 use tokio_util::sync::CancellationToken;
 use tonic::transport::{Channel, Endpoint, Uri};
 use tonic::{Code, Status, Streaming};
@@ -49,7 +53,38 @@ const STALL: Duration = Duration::from_secs(60);
 const LONGEST: Duration = Duration::from_secs(600);
 
 /// The stream of answers to a caller.
-pub(super) type Answers<M> = ReceiverStream<Result<M, Status>>;
+#[derive(Debug)]
+pub(super) struct Answers<M>(Arc<Mutex<Queue<M>>>);
+
+/// What a caller has not taken yet.
+#[derive(Debug)]
+enum Queue<M> {
+    Open(mpsc::Receiver<Result<M, Status>>),
+    /// Without the error once that is taken.
+    Cut(Option<Status>),
+}
+
+impl<M> Queue<M> {
+    /// Ends the stream of a caller that leaves messages, and frees them: it may never take them, and keep
+    /// its connection. A caller that waits for a message gets the error as the last one.
+    fn cut(&mut self, status: &Status) {
+        let has_left = matches!(self, Queue::Open(messages) if !messages.is_empty());
+        if has_left {
+            *self = Queue::Cut(Some(status.clone()));
+        }
+    }
+}
+
+impl<M> Stream for Answers<M> {
+    type Item = Result<M, Status>;
+
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        match &mut *self.0.lock() {
+            Queue::Open(messages) => messages.poll_recv(cx),
+            Queue::Cut(status) => Poll::Ready(status.take().map(Err)),
+        }
+    }
+}
 
 /// A client of a node.
 pub(super) type NodeClient = SnapshotMetadataClient<Channel>;
@@ -131,6 +166,8 @@ where
 {
     let (sender, receiver) = mpsc::channel(AHEAD + 1);
     let last = LastAnswer::reserve(&sender);
+    let answers = Answers(Arc::new(Mutex::new(Queue::Open(receiver))));
+    let queue = Arc::downgrade(&answers.0);
     tokio::spawn(async move {
         let _places = places;
         let ended = tokio::select! {
@@ -141,9 +178,12 @@ where
             }
         };
         running.end(ended.as_ref().err().map_or(Code::Ok, Status::code));
+        if let (Err(status), Some(queue)) = (&ended, queue.upgrade()) {
+            queue.lock().cut(status);
+        }
         last.send(ended);
     });
-    ReceiverStream::new(receiver)
+    answers
 }
 
 async fn pass_all<M>(
@@ -151,16 +191,32 @@ async fn pass_all<M>(
     blocks: fn(&M) -> usize,
     sender: &mpsc::Sender<Result<M, Status>>,
 ) -> Result<(), Status> {
-    while let Some(message) = messages
-        .message()
-        .await
-        .map_err(|status| status_for_caller(&status))?
-    {
+    loop {
+        let message = match messages.message().await {
+            Ok(Some(message)) => message,
+            Ok(None) => return taken(sender).await,
+            Err(status) => {
+                taken(sender).await?;
+                return Err(status_for_caller(&status));
+            }
+        };
         check_blocks(blocks(&message))?;
         match sender.send_timeout(Ok(message), STALL).await {
             Ok(()) => {}
             Err(mpsc::error::SendTimeoutError::Closed(_)) => return Err(hung_up()),
             Err(mpsc::error::SendTimeoutError::Timeout(_)) => return Err(stalled()),
+        }
+    }
+}
+
+/// Waits until the caller has taken all messages. Until then, its stream has its places: it could leave
+/// them in the memory of streams without end.
+async fn taken<M>(sender: &mpsc::Sender<Result<M, Status>>) -> Result<(), Status> {
+    for places in 1..=AHEAD {
+        match timeout(STALL, sender.reserve_many(places)).await {
+            Ok(Ok(_)) => {}
+            Ok(Err(_)) => return Err(hung_up()),
+            Err(_) => return Err(stalled()),
         }
     }
     Ok(())
@@ -227,6 +283,8 @@ fn check_blocks(number: usize) -> Result<(), Status> {
 
 #[cfg(test)]
 mod tests {
+    use futures::StreamExt;
+
     use super::*;
 
     #[test]
@@ -276,5 +334,51 @@ mod tests {
         LastAnswer::reserve(&sender).send(Ok(()));
         drop(sender);
         assert!(receiver.recv().await.is_none());
+    }
+
+    /// A client may keep its connections open for good, with sixteen streams each.
+    #[tokio::test]
+    async fn what_a_caller_does_not_take_is_freed() {
+        for left in [0, 1, AHEAD] {
+            let message = Arc::new(());
+            let (sender, receiver) = mpsc::channel::<Result<Arc<()>, Status>>(AHEAD + 1);
+            let last = LastAnswer::reserve(&sender);
+            for _ in 0..left {
+                sender.try_send(Ok(message.clone())).unwrap();
+            }
+            let mut answers = Answers(Arc::new(Mutex::new(Queue::Open(receiver))));
+            answers.0.lock().cut(&stalled());
+            assert_eq!(Arc::strong_count(&message), 1, "{left}");
+            last.send(Err(stalled()));
+            drop(sender);
+            let last = answers.next().await.unwrap();
+            assert_eq!(last.unwrap_err().code(), Code::DeadlineExceeded, "{left}");
+            assert!(answers.next().await.is_none(), "{left}");
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_stream_lasts_until_its_caller_has_taken_all() {
+        let (sender, mut receiver) = mpsc::channel::<Result<(), Status>>(AHEAD + 1);
+        let _last = LastAnswer::reserve(&sender);
+        taken(&sender).await.unwrap();
+        for _ in 0..AHEAD {
+            sender.try_send(Ok(())).unwrap();
+        }
+        // It is slow.
+        let taking = async {
+            for _ in 0..AHEAD {
+                tokio::time::sleep(STALL - Duration::from_secs(1)).await;
+                receiver.recv().await;
+            }
+        };
+        let (all, ()) = tokio::join!(taken(&sender), taking);
+        all.unwrap();
+        sender.try_send(Ok(())).unwrap();
+        let left = taken(&sender).await.unwrap_err();
+        assert_eq!(left.code(), Code::DeadlineExceeded);
+        drop(receiver);
+        let gone = taken(&sender).await.unwrap_err();
+        assert_eq!(gone.code(), Code::Cancelled);
     }
 }

@@ -10,6 +10,7 @@ use std::os::fd::AsFd;
 
 use super::Result;
 use super::file::{length, next_data, on_file};
+use super::magic::{BTRFS, XFS};
 
 pub mod clone;
 mod compare;
@@ -229,6 +230,13 @@ pub fn changed(
     Ok(())
 }
 
+/// True if the addresses of this filesystem, by its `f_type`, are those of its blocks. Not all that
+/// clone give such: SMB gives the offsets in the file itself, which are equal in all files, and a
+/// filesystem of several devices may give those on one of them.
+fn addresses_are_blocks(f_type: i64) -> bool {
+    matches!(f_type, BTRFS | XFS)
+}
+
 /// Returns the ranges of `target` that may differ from `base`, before a comparison of content.
 /// Pure.
 ///
@@ -316,6 +324,8 @@ impl Pair {
     /// content. If the base's map is the same before and after, equal addresses were equal at one
     /// moment.
     fn read(base: &File, target: &File, from: u64, until: u64) -> Result<Pair> {
+        let statfs = rustix::fs::fstatfs(target).map_err(on_file("statfs", target))?;
+        let has_addresses = addresses_are_blocks(statfs.f_type);
         let mut attempt = 1;
         loop {
             let before = window(base, from, until)?;
@@ -332,11 +342,16 @@ impl Pair {
                 attempt += 1;
                 continue;
             }
-            if !settled {
-                pair.base.iter_mut().for_each(|e| e.addressed = false);
+            if !settled || !has_addresses {
+                pair.forget_addresses();
             }
             return Ok(pair);
         }
+    }
+
+    /// Lets content decide wherever both files have data.
+    fn forget_addresses(&mut self) {
+        self.base.iter_mut().for_each(|e| e.addressed = false);
     }
 }
 

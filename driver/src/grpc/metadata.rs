@@ -3,7 +3,7 @@
 //! A blocking thread reads extents a few messages ahead of the caller. It stops when the caller
 //! hangs up or receives nothing for too long.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use hostloop_proto::csi;
@@ -21,6 +21,7 @@ use super::operation_locks::{guarded, shutting_down};
 use super::permits::Permit;
 use super::pool_threads::Work;
 use crate::controller::{self, Controller};
+use crate::kernel::wanted::Wanted;
 use crate::rpc_faults::Fault;
 
 call!(
@@ -127,17 +128,23 @@ where
     tokio::task::spawn_blocking(move || {
         let _turn = turn;
         let mut end = End::Complete;
-        let done = guarded(|| {
-            produce(&mut |message| {
-                let sent = runtime.block_on(sender.send_timeout(Ok(message), stall));
-                match sent {
-                    Ok(()) => return true,
-                    Err(mpsc::error::SendTimeoutError::Closed(_)) => end = End::Gone,
-                    Err(mpsc::error::SendTimeoutError::Timeout(_)) => end = End::Stalled,
-                }
-                false
+        let wanted = wanted_by_caller(&sender);
+        let done = wanted.run(|| {
+            guarded(|| {
+                produce(&mut |message| {
+                    let sent = runtime.block_on(sender.send_timeout(Ok(message), stall));
+                    match sent {
+                        Ok(()) => return true,
+                        Err(mpsc::error::SendTimeoutError::Closed(_)) => end = End::Gone,
+                        Err(mpsc::error::SendTimeoutError::Timeout(_)) => end = End::Stalled,
+                    }
+                    false
+                })
             })
         });
+        if wanted.has_ended() {
+            end = End::Gone;
+        }
         let answer = match (end, done) {
             // Dropping the report logs the RPC as cancelled: the caller hung up.
             (End::Gone, _) => return last_word.say(Ok(())),
@@ -151,6 +158,22 @@ where
         last_word.say(answer);
     });
     ReceiverStream::new(receiver)
+}
+
+/// Work that ends at its next step once the caller has hung up. Snapshots of equal content are
+/// compared to their ends without a message that would fail.
+fn wanted_by_caller<M: Send + 'static>(sender: &mpsc::Sender<Result<M, Status>>) -> Arc<Wanted> {
+    let caller = sender.clone();
+    Arc::new_cyclic(|wanted: &Weak<Wanted>| {
+        let wanted = wanted.clone();
+        Wanted::with_step(move || {
+            if caller.is_closed()
+                && let Some(wanted) = wanted.upgrade()
+            {
+                wanted.end();
+            }
+        })
+    })
 }
 
 /// How a stream ended.

@@ -159,12 +159,12 @@ impl Pool {
         Ok(())
     }
 
-    /// Deletes a snapshot and frees its space, also if an earlier try kept its image, and failed
-    /// only at an fsync.
+    /// Deletes a snapshot and frees its space, also that of an image which an earlier deletion has kept:
+    /// it failed only at an fsync, or a person has copied the snapshot back.
     fn drop_retired(&self, id: SnapshotId) -> Result<()> {
         self.drop_snapshot(id)?;
         if !matches!(self.layout.stat_kept(id), Ok(None)) {
-            self.layout.free(&kept_name(id));
+            self.drop_base(id);
         }
         Ok(())
     }

@@ -86,7 +86,26 @@ pub(super) struct Archive {
     manifest: Option<Manifest>,
 }
 
+/// Keeps other backups out of a directory until it is dropped.
+#[derive(Debug)]
+pub(super) struct ArchiveLock {
+    _dir: Option<File>,
+}
+
 impl Archive {
+    /// Makes the directory, and locks it. Two backups at a time would write one file of data, and the
+    /// manifest of one would name the data of the other.
+    pub(super) fn lock(dir: &Path) -> Result<ArchiveLock, ArchiveError> {
+        make_dir(dir)?;
+        match platform::lock_dir(dir) {
+            Ok(locked) => Ok(ArchiveLock { _dir: locked }),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                Err(ArchiveError::Locked(dir.to_owned()))
+            }
+            Err(error) => Err(ArchiveError::io(dir)(error)),
+        }
+    }
+
     /// Reads the manifest. A directory without one is empty.
     pub(super) fn open(dir: &Path) -> Result<Archive, ArchiveError> {
         let path = dir.join(MANIFEST);
@@ -147,12 +166,7 @@ impl Archive {
 
     /// Begins the next file of data.
     pub(super) fn begin(&self) -> Result<DataWriter, ArchiveError> {
-        let mut builder = DirBuilder::new();
-        builder.recursive(true);
-        platform::private_dir(&mut builder);
-        builder
-            .create(&self.dir)
-            .map_err(ArchiveError::io(&self.dir))?;
+        make_dir(&self.dir)?;
         let made = self.manifest.as_ref().map_or(0, |all| all.backups.len());
         DataWriter::create(&self.dir, format!("{:05}{DATA}", made + 1))
     }
@@ -179,7 +193,7 @@ impl Archive {
             file.sync_all()
         });
         written.map_err(ArchiveError::io(&part))?;
-        fs::rename(&part, &path).map_err(ArchiveError::io(&path))?;
+        put(&self.dir, &part, &path)?;
         self.manifest = Some(manifest);
         Ok(())
     }
@@ -212,6 +226,14 @@ impl Archive {
             size: backup.size,
         })
     }
+}
+
+/// Makes a directory, unless it is there.
+fn make_dir(dir: &Path) -> Result<(), ArchiveError> {
+    let mut builder = DirBuilder::new();
+    builder.recursive(true);
+    platform::private_dir(&mut builder);
+    builder.create(dir).map_err(ArchiveError::io(dir))
 }
 
 fn parse(path: &Path, text: &[u8]) -> Result<Manifest, ArchiveError> {
@@ -251,6 +273,12 @@ fn create_part(part: &Path) -> io::Result<File> {
     options.write(true).create_new(true);
     platform::private_file(&mut options);
     options.open(part)
+}
+
+/// Gives a complete file its name, for good: what it replaces in the cluster is deleted then.
+fn put(dir: &Path, part: &Path, path: &Path) -> Result<(), ArchiveError> {
+    fs::rename(part, path).map_err(ArchiveError::io(path))?;
+    platform::sync_dir(dir).map_err(ArchiveError::io(dir))
 }
 
 /// A file while it is being written.
@@ -308,7 +336,7 @@ impl DataWriter {
         let synced = flushed.and_then(|()| self.file.get_ref().sync_all());
         synced.map_err(ArchiveError::io(&self.part))?;
         let path = self.dir.join(&self.name);
-        fs::rename(&self.part, &path).map_err(ArchiveError::io(&path))?;
+        put(&self.dir, &self.part, &path)?;
         let checksum = hex(&self.hash.clone().finalize());
         Ok((self.name.clone(), checksum, self.bytes))
     }
@@ -485,6 +513,18 @@ mod tests {
         }
         fs::remove_file(&path).unwrap();
         assert!(archive.verify(backup).is_err());
+    }
+
+    /// A power cut must not take the name of a backup that is said to be complete.
+    #[test]
+    fn names_are_written_to_the_disk() {
+        let dir = tempfile::tempdir().unwrap();
+        let (part, path) = (dir.path().join("a.part"), dir.path().join("a"));
+        fs::write(&part, "bytes").unwrap();
+        put(dir.path(), &part, &path).unwrap();
+        fs::rename(&path, &part).unwrap();
+        let unsynced = put(&dir.path().join("none"), &part, &path);
+        assert_eq!(unsynced.is_err(), platform::DIRS_ARE_FILES);
     }
 
     #[test]

@@ -106,6 +106,8 @@ pub enum ArchiveError {
         path: PathBuf,
         source: serde_json::Error,
     },
+    #[error("{}: another backup into it is running: wait for its end", .0.display())]
+    Locked(PathBuf),
     #[error("{} is of version {version}, and this program knows {known}: use a newer program", .path.display())]
     Version {
         path: PathBuf,

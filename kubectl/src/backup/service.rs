@@ -311,13 +311,22 @@ fn may_pass(error: &ServiceError) -> bool {
     }
 }
 
-/// True if the service can't compare with the base, or may not: then all that is allocated is to be
-/// copied. If the snapshot is what it refuses, it refuses that, too.
+/// True if the service can't compare with the base, may not, or takes too long: then all that is
+/// allocated is to be copied. If the snapshot is what it refuses, it refuses that, too. A comparison by
+/// content lists nothing while all is equal, and so can't be resumed behind the last range.
 pub(super) fn needs_full(error: &ServiceError) -> bool {
-    matches!(error, ServiceError::Call(status) if matches!(
-        status.code(),
-        Code::NotFound | Code::FailedPrecondition | Code::PermissionDenied | Code::InvalidArgument
-    ))
+    match error {
+        ServiceError::Call(status) => matches!(
+            status.code(),
+            Code::NotFound
+                | Code::FailedPrecondition
+                | Code::PermissionDenied
+                | Code::InvalidArgument
+                | Code::DeadlineExceeded
+        ),
+        ServiceError::Silent(_) => true,
+        _ => false,
+    }
 }
 
 /// Speaks TLS over a stream, and gRPC over that.

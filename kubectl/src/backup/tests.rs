@@ -166,6 +166,23 @@ async fn a_snapshot_that_no_backup_has_made_stays() {
     );
 }
 
+/// Both would write the same file of data.
+#[tokio::test]
+async fn a_directory_takes_one_backup_at_a_time() {
+    if !crate::platform::DIRS_ARE_FILES {
+        return;
+    }
+    let (api, dir) = (cluster("Block"), tempfile::tempdir().unwrap());
+    let _service = FakeService::start(&api).await;
+    let lock = Archive::lock(dir.path()).unwrap();
+    let refused = outcome(&api, "backup data --to DIR", &dir).await;
+    let refused = refused.unwrap_err();
+    assert!(refused.contains("another backup into it"), "{refused}");
+    assert_eq!(left(&api), [""; 0]);
+    drop(lock);
+    outcome(&api, "backup data --to DIR", &dir).await.unwrap();
+}
+
 /// Makes a backup of a claim of this mode, which fails and leaves nothing.
 async fn failed_backup(mode: &str, command: &str) -> (FakeApi, TempDir) {
     let (api, dir) = (cluster(mode), tempfile::tempdir().unwrap());

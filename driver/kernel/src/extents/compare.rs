@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use super::ByteRange;
 use crate::file::on_file;
-use crate::{BLOCK_SIZE, Result};
+use crate::{BLOCK_SIZE, Result, wanted};
 
 /// Bytes to read from each file at a time.
 const STEP: usize = 256 << 10;
@@ -15,7 +15,8 @@ const STEP: usize = 256 << 10;
 const UNIT: usize = BLOCK_SIZE as usize;
 
 /// Calls `emit` with every run of differing blocks in `range`, in order, until it returns false.
-/// Returns false if it did. Bytes after a file's end read as zeros.
+/// Returns false if it did. Bytes after a file's end read as zeros. It ends before its next step once
+/// nothing wants it any more: equal content is not emitted.
 pub(super) fn contents(
     base: &File,
     target: &File,
@@ -26,6 +27,7 @@ pub(super) fn contents(
     let mut run: Option<ByteRange> = None;
     let mut at = range.offset;
     while at < range.end() {
+        wanted::check(target)?;
         let n = usize::try_from(range.end() - at).map_or(STEP, |left| left.min(STEP));
         fill(base, &mut left[..n], at)?;
         fill(target, &mut right[..n], at)?;

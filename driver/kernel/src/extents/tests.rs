@@ -1,9 +1,12 @@
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 
 use proptest::prelude::*;
 use rstest::rstest;
 
 use super::*;
+use crate::Error;
+use crate::wanted::Wanted;
 
 const K: u64 = 4096;
 
@@ -105,6 +108,33 @@ fn flags_say_whether_to_trust_an_address(#[case] flags: u32, #[case] addressed: 
     let mut raw = fiemap::RawExtent::default();
     (raw.physical, raw.length, raw.flags) = (9, K, flags);
     assert_eq!(written(&raw).map(|e| e.addressed), addressed);
+}
+
+#[rstest]
+#[case::btrfs(BTRFS, true)]
+#[case::xfs(XFS, true)]
+#[case::tmpfs(0x0102_1994, false)]
+#[case::smb2(0xfe53_4d42, false)]
+#[case::cifs(0xff53_4d42, false)]
+#[case::bcachefs(0xca45_1a4e, false)]
+#[case::nfs(0x6969, false)]
+fn where_equal_addresses_are_equal_content(#[case] f_type: i64, #[case] expected: bool) {
+    assert_eq!(addresses_are_blocks(f_type), expected);
+}
+
+/// SMB gives these to any two files.
+#[test]
+fn without_addresses_content_decides() {
+    let extents = vec![at(0, 0, 4)];
+    let mut pair = Pair {
+        base: extents.clone(),
+        target: extents,
+        end: 4 * K,
+    };
+    assert_eq!(blocks(&delta(&pair.base, &pair.target, true)), []);
+    pair.forget_addresses();
+    let found = blocks(&delta(&pair.base, &pair.target, true));
+    assert_eq!(found, [(0, 4, false)]);
 }
 
 #[test]
@@ -220,6 +250,24 @@ fn compare_stops_on_request() {
     });
     assert!(!more.unwrap());
     assert_eq!(calls, 2);
+}
+
+#[test]
+fn an_unwanted_comparison_ends_without_a_difference() {
+    let (left, right) = (content(&[1; 3]), content(&[1; 3]));
+    let range = ByteRange {
+        offset: 0,
+        length: 3 * K,
+    };
+    let unwanted = Arc::new(Wanted::default());
+    let compare = || compare::contents(&left, &right, range, &mut |_| false);
+    assert!(unwanted.run(compare).unwrap(), "they are equal");
+    unwanted.end();
+    let compared = unwanted.run(compare);
+    assert!(
+        matches!(compared, Err(Error::Unwanted { .. })),
+        "{compared:?}"
+    );
 }
 
 /// The file has more extents than one call returns, on any filesystem under the test.

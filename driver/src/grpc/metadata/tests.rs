@@ -119,6 +119,24 @@ async fn a_caller_that_has_gone_stops_it() {
     assert!(sent <= AHEAD + 1, "{sent} messages sent");
 }
 
+/// A comparison of equal content sends nothing. It would keep its turn, and the disk, from others.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_caller_that_has_gone_stops_what_sends_nothing() {
+    let (stopped, has_stopped) = tokio::sync::oneshot::channel();
+    let answers = start(STALL, move |_| {
+        let file = tempfile::tempfile().unwrap();
+        while crate::kernel::wanted::check(&file).is_ok() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        stopped.send(()).unwrap();
+        Ok(())
+    })
+    .await;
+    drop(answers);
+    let stopped = tokio::time::timeout(crate::testkit::PATIENCE, has_stopped).await;
+    stopped.unwrap().unwrap();
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_takes_nothing_gets_deadline_exceeded() {
     let (stopped, has_stopped) = tokio::sync::oneshot::channel();

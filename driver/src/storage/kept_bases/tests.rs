@@ -163,6 +163,27 @@ fn a_second_try_finds_it_wherever_the_first_one_moved_it() {
     }
 }
 
+/// Its next deletion must not fail for good.
+#[test]
+fn one_that_a_person_has_copied_back_goes_with_its_snapshot() {
+    let mut site = Site::fake(&["a"]);
+    let volume = site.make("one");
+    let id = deleted(&site, &volume, "snap", "1");
+    site.close();
+    let from = site.path(format!("trash/kept-{id}"));
+    let to = site.path(format!("snapshots/{id}"));
+    std::fs::create_dir(&to).unwrap();
+    for file in ["image", "snapshot.json"] {
+        std::fs::copy(from.join(file), to.join(file)).unwrap();
+    }
+    site.open();
+    site.pools().snapshot(&id).unwrap();
+    site.pools().delete_snapshot(&id).unwrap();
+    refused!(site.pools().snapshot(&id), Error::NoSnapshot(_));
+    assert!(kept(&site).is_empty());
+    assert!(trash(&site).is_empty());
+}
+
 /// A process may have died while it freed one, or between the deletion of a volume and theirs.
 #[test]
 fn a_start_frees_what_is_not_whole_or_has_no_volume() {

@@ -16,7 +16,7 @@ use crate::storage::{Error, Result, SnapshotId};
 
 impl PoolLayout {
     /// Moves a snapshot to `trash/` under the name that keeps its image there. False if an earlier
-    /// try moved it to be freed.
+    /// try moved it to be freed, or another one has that name.
     pub(in crate::storage) fn keep_base(&self, id: SnapshotId) -> Result<bool> {
         let entry = id.to_string();
         self.check_held(&entry)?;
@@ -26,12 +26,18 @@ impl PoolLayout {
     }
 
     /// Moves a snapshot. If it is not in its place, an earlier try may have moved it, and only an
-    /// fsync may have failed. Then this repeats the fsyncs. False if it has another name there.
+    /// fsync may have failed. Then this repeats the fsyncs. False if it has another name there, or if
+    /// one that a person has copied back into its place still has this one.
     fn move_or_sync_kept(&self, entry: &str, name: &str) -> kernel::Result<bool> {
         match self.to_trash(EntryKind::Snapshots, entry, name) {
             Err(kernel::Error::NotFound { .. }) => {
                 self.sync_trash(EntryKind::Snapshots)?;
                 Ok(file::inode(self.trash(), name)?.is_some())
+            }
+            Err(kernel::Error::Io { source, .. })
+                if source.raw_os_error() == Some(libc::EEXIST) =>
+            {
+                Ok(false)
             }
             moved => moved.map(|()| true),
         }

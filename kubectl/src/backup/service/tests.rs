@@ -50,7 +50,7 @@ async fn an_answer_that_never_comes_is_not_waited_for() {
         .patiently(std::future::pending::<Result<(), _>>())
         .await;
     let error = error.unwrap_err();
-    assert!(may_pass(&error));
+    assert!(may_pass(&error) && needs_full(&error));
     assert!(
         error.to_string().ends_with("did not answer within 60 s"),
         "{error}"
@@ -189,7 +189,7 @@ fn ports_of_pods() {
 fn what_becomes_of_refusals() {
     for (code, passes, full) in [
         (Code::Unavailable, true, false),
-        (Code::DeadlineExceeded, true, false),
+        (Code::DeadlineExceeded, true, true),
         (Code::ResourceExhausted, true, false),
         (Code::NotFound, false, true),
         (Code::FailedPrecondition, false, true),
