@@ -33,6 +33,7 @@ mod classes;
 mod crds;
 mod decide;
 mod gather;
+mod gone_snapshots;
 mod group;
 mod kind;
 mod metrics;
@@ -45,6 +46,7 @@ mod watches;
 
 pub use metrics::Metrics;
 
+use gone_snapshots::GoneSnapshots;
 use group::Groups;
 use kind::SnapshotKind;
 use snapshot::Snapshots;
@@ -180,6 +182,8 @@ struct SnapshotController {
     kube: Kube,
     watches: Watches,
     metrics: Metrics,
+    /// Contents of these may still come.
+    gone: GoneSnapshots,
     queue: Queue<SnapshotKey>,
 }
 
@@ -195,6 +199,7 @@ pub async fn run(context: Context, options: Options, metrics: Metrics) -> Result
         context,
         watches,
         metrics,
+        gone: GoneSnapshots::default(),
     };
     let (context, queue) = (controller.context.clone(), controller.queue.clone());
     let workers = context.common.workers(WORKERS);
@@ -249,9 +254,12 @@ impl SnapshotController {
     fn listen_to<K: SnapshotKind>(&self) {
         let (snapshots, contents, classes) = K::watches(&self.watches);
         let (queue, metrics) = (self.queue.clone(), self.metrics.clone());
+        let gone = self.gone.clone();
         snapshots.on_change(move |change| {
             if let Change::Deleted(deleted) = change {
-                metrics.gone(K::NAMES.of, &deleted.uid().unwrap_or_default());
+                let uid = deleted.uid().unwrap_or_default();
+                metrics.gone(K::NAMES.of, &uid);
+                gone.note(&uid);
                 queue.add_all(orphan::keys::<K>(kube::Resource::meta(&**deleted)));
             }
             queue.add(key_of::<K>(change.object()));

@@ -279,11 +279,11 @@ impl SnapshotController {
             events.warning(&*content, reason, message);
             return Ok(Outcome::Failed);
         }
-        if view.user_uid().is_none() {
+        let Some(uid) = view.user_uid() else {
             return Ok(Outcome::Done);
-        }
+        };
+        self.mark_orphan::<K>(&content, self.gone.has(uid)).await?;
         if content.is_deleting() {
-            self.mark_orphan::<K>(&content, false).await?;
             return Ok(Outcome::Done);
         }
         if let Some(finalizers) = names::with(&*content, &[K::Content::KEYS.finalizer]) {

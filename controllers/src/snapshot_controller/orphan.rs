@@ -5,6 +5,9 @@
 //! marked the content when the snapshot was deleted. And the API server must answer, to a list and
 //! not from a cache, that the snapshot does not exist.
 //!
+//! A content may come after the end of its snapshot, if a write took long. So the process remembers the
+//! snapshots that it saw go.
+//!
 //! A content that keeps its data is not deleted here. But someone may delete it by hand, and the
 //! snapshotter lets no bound content go without the mark. Then the API server's answer suffices.
 
@@ -71,7 +74,10 @@ impl SnapshotController {
         match finalizers::let_go::<K::Snapshot>(&self.kube, namespace, name, K::FINALIZERS).await? {
             LetGo::NotThere => K::deleted(self, namespace, name),
             LetGo::Stays => {}
-            LetGo::Deleted(snapshot) => self.queue.add_all(keys::<K>(&snapshot)),
+            LetGo::Deleted(snapshot) => {
+                self.gone.note(snapshot.uid.as_deref().unwrap_or_default());
+                self.queue.add_all(keys::<K>(&snapshot));
+            }
         }
         Ok(Outcome::Done)
     }

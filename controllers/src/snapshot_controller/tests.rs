@@ -21,6 +21,7 @@ fn controller(world: &World) -> SnapshotController {
         kube: context.kube.clone(),
         watches: Watches::new(context.caches.clone(), false),
         metrics: Metrics::default(),
+        gone: GoneSnapshots::default(),
         queue: Queue::new(context.common.backoff()),
         context,
     }

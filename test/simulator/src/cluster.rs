@@ -48,6 +48,9 @@ const LEASES: [&str; 3] = [
 const KEPT_CHANGES: usize = 2000;
 pub(crate) const OWN_NAMESPACE: &str = "hostloop";
 pub(crate) const TOPOLOGY: &str = "topology.hostloop.csi.dev/node";
+/// The finalizer of a PersistentVolume with a volume that a provisioner is to delete.
+pub(crate) const PROVISIONER_FINALIZER: &str =
+    "external-provisioner.volume.kubernetes.io/finalizer";
 
 /// The actors and pods of the processes that may lead.
 const REPLICAS: [(&str, &str); trouble::REPLICAS] = [

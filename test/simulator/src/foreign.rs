@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use crate::cluster::OWN_NAMESPACE;
+use crate::cluster::{OWN_NAMESPACE, PROVISIONER_FINALIZER};
 use crate::model::view::{namespace, text};
 
 /// The name of the other driver.
@@ -62,7 +62,7 @@ fn volume(name: &str, claim: &Value, phase: &str, node: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "PersistentVolume",
         "metadata": {"name": name,
             "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER},
-            "finalizers": ["external-provisioner.volume.kubernetes.io/finalizer"]},
+            "finalizers": [PROVISIONER_FINALIZER]},
         "spec": {"storageClassName": CLASS, "accessModes": ["ReadWriteOnce"],
             "volumeMode": "Filesystem", "capacity": {"storage": "1Gi"},
             "persistentVolumeReclaimPolicy": "Delete", "claimRef": claim,

@@ -106,6 +106,48 @@ async fn a_content_goes_with_a_snapshot_that_was_seen() {
     }
 }
 
+/// The answer to the write of the content was late, or lost.
+#[tokio::test]
+async fn a_content_that_comes_after_the_end_of_its_snapshot_goes_too() {
+    for (more, now, goes) in [
+        (json!({}), None, true),
+        // Someone has deleted it before.
+        (going(), None, true),
+        // A new one of the same name.
+        (json!({}), Some("v"), true),
+        // The snapshot is back, or only left the cache.
+        (json!({}), Some("u"), false),
+        (retained(), None, false),
+        // No snapshot with this UID was seen.
+        (
+            json!({"spec": {"volumeSnapshotRef": {"uid": "w"}}}),
+            None,
+            false,
+        ),
+    ] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        let what = format!("{more} {now:?}");
+        world.add(&controller.watches.snapshots, snapshot("u"));
+        controller.listen();
+        world.api.take("/snap");
+        controller.watches.snapshots.note_deleted("team", "snap");
+        work_all(&controller).await;
+        if let Some(uid) = now {
+            world.api.put(snapshot(uid));
+        }
+        world.add(&controller.watches.contents, content(more));
+        work_all(&controller).await;
+        let left = left(&world);
+        let is_deleted = left
+            .as_ref()
+            .is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
+        assert_eq!(is_deleted, goes, "{what}: {left:?}");
+        let is_marked = left.is_some_and(|it| !it["metadata"]["annotations"].is_null());
+        assert_eq!(is_marked, goes, "{what}");
+    }
+}
+
 /// The API server went back to a backup, and the cache still has a snapshot from after it.
 #[tokio::test]
 async fn no_content_goes_with_a_snapshot_that_is_not_deleted_any_more() {
@@ -290,6 +332,7 @@ async fn a_snapshot_that_is_too_large_is_let_go() {
         assert_eq!(controller.work(snapshot_of("snap")).await, Outcome::Done);
         let kept = &world.api.get("volumesnapshots/snap").expect("it")["metadata"]["finalizers"];
         assert_eq!(*kept == json!(["x/other"]), goes, "{kept}");
+        assert_eq!(controller.gone.has("u"), goes);
         world.api.take("/snap");
         work_all(&controller).await;
         let is_kept = left(&world).is_some_and(|it| it["metadata"]["deletionTimestamp"].is_null());

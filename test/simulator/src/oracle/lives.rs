@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, PROVISIONER_FINALIZER};
 use crate::foreign::is_foreign;
-use crate::model::view::{is_deleting, name, text, uid};
+use crate::model::view::{is_deleting, items, name, text, uid};
 use crate::oracle::adopted;
 use crate::oracle::gone::Gone;
 use crate::oracle::ownership::is_named_after_claim;
@@ -32,6 +32,8 @@ pub(super) struct Lives {
 struct Volume {
     name: String,
     retained: bool,
+    /// Its object is going in a way that leaves the data, whatever the policy becomes.
+    left_behind: bool,
     /// It may hold data: it was staged for certain, or it is a copy. A call for it that failed, or
     /// that had no answer, let no pod write to it.
     valuable: bool,
@@ -109,7 +111,8 @@ impl Lives {
     /// True if the data of a volume was to stay when its objects were last there. `None` for one
     /// that never had an object.
     pub(super) fn keeps(&self, handle: &str) -> Option<bool> {
-        self.known.get(handle).map(|known| known.retained)
+        let known = self.known.get(handle)?;
+        Some(known.retained || known.left_behind)
     }
 
     /// Notes what the objects of volumes say.
@@ -122,12 +125,15 @@ impl Lives {
             let known = known.or_insert_with(|| Volume {
                 name: name(volume).to_owned(),
                 retained: false,
+                left_behind: false,
                 valuable: false,
                 gone: false,
             });
             // While one object of a volume replaces another, each may let the data go.
             let is_first = seen.insert(handle);
             known.retained = adopted::keeps(volume) && (is_first || known.retained);
+            known.left_behind =
+                is_deleting(volume) && (known.left_behind || goes_without_data(volume));
             let mut claims = present.claims.iter();
             let is_copy = claims.any(|one| uid(one) == claim && is_copy_for(volume, one));
             known.valuable |= is_copy || present.cluster.has_staged(handle);
@@ -282,6 +288,14 @@ fn claim_of<'a>(volume: &Value, claims: &'a [Arc<Value>]) -> Option<&'a Value> {
     (!is_deleting(claim) && !has_other).then_some(&**claim)
 }
 
+/// True if an object goes, and leaves its data for good. The provisioner has no finalizer at what it is
+/// to keep, the API server accepts none for what is being deleted, and without one the data stays.
+fn goes_without_data(volume: &Value) -> bool {
+    let mut finalizers = items(volume, "/metadata/finalizers");
+    let has_provisioner = finalizers.any(|one| one == PROVISIONER_FINALIZER);
+    is_deleting(volume) && adopted::keeps(volume) && !has_provisioner
+}
+
 /// True if the data of a volume must be there. The provisioner deletes that of a released volume
 /// with the policy Delete.
 fn keeps_volume(volume: &Value, claim: Option<&Value>) -> bool {
@@ -339,6 +353,23 @@ mod tests {
         let claim = json!({"metadata": {"name": "c"}});
         let volume = volume(policy, phase, deleted);
         assert_eq!(keeps_volume(&volume, has_claim.then_some(&claim)), expected);
+    }
+
+    #[rstest]
+    #[case::living("Retain", false, &[], false)]
+    #[case::going("Retain", true, &[], true)]
+    #[case::in_use("Retain", true, &["kubernetes.io/pv-protection"], true)]
+    #[case::held_by_the_provisioner("Retain", true, &[PROVISIONER_FINALIZER], false)]
+    #[case::to_be_deleted("Delete", true, &[], false)]
+    fn objects_that_leave_their_data(
+        #[case] policy: &str,
+        #[case] deleted: bool,
+        #[case] finalizers: &[&str],
+        #[case] expected: bool,
+    ) {
+        let mut volume = volume(policy, "Bound", deleted);
+        volume["metadata"]["finalizers"] = json!(finalizers);
+        assert_eq!(goes_without_data(&volume), expected);
     }
 
     #[rstest]
