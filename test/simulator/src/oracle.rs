@@ -9,6 +9,7 @@ use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
 use crate::shim;
 
+mod access_modes;
 mod adopted;
 mod advice;
 mod attachments;
@@ -144,6 +145,7 @@ impl Oracle {
         secrets::are_in_no_event();
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
+        access_modes::are_true(cluster, &objects);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
         groups::are_done(cluster, &objects, &self.lost, advice);

@@ -1,0 +1,69 @@
+//! What is said of access modes is true: only a ReadWriteOncePod volume is for one pod alone. The pods
+//! of a node share all others.
+
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::model::view::{name, text, uid};
+use crate::oracle::advice::{claims, is_stuck};
+use crate::oracle::objects::{Objects, state};
+use crate::trace;
+use crate::users::volume_path;
+
+/// Words of a refusal for the access mode of a volume.
+const OF_MODES: &str = "access mode";
+
+/// Checks what kubelets say of pods that do not run.
+pub(super) fn are_true(cluster: &Cluster, objects: &Objects) {
+    for pod in objects.pods.iter().filter(|pod| is_stuck(pod)) {
+        let volumes = claims(objects, pod).flatten().filter_map(|claim| {
+            let at = volume_path(text(claim, "/spec/volumeName"));
+            cluster.api.get(&at)
+        });
+        let volumes: Vec<Value> = volumes.collect();
+        for said in cluster.complaints(uid(pod)) {
+            if is_false(&said, &volumes) {
+                trace::violation(format!(
+                    "not shared: pod {} may use its volumes beside others: {said}; {}",
+                    name(pod),
+                    state(pod)
+                ));
+            }
+        }
+    }
+}
+
+/// True if a pod with these volumes is refused for an access mode that none of them has.
+fn is_false(said: &str, volumes: &[Value]) -> bool {
+    let alone = json!(["ReadWriteOncePod"]);
+    let mut modes = volumes.iter().map(|volume| &volume["spec"]["accessModes"]);
+    said.contains(OF_MODES) && !modes.any(|modes| *modes == alone)
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+
+    use super::*;
+
+    const ONE: &str = "code = FailedPrecondition desc = published at another path, and its access \
+                       mode allows only one";
+
+    #[rstest]
+    #[case::of_one_pod(&["ReadWriteOncePod"], ONE, false)]
+    #[case::one_of_two(&["ReadWriteOnce", "ReadWriteOncePod"], ONE, false)]
+    #[case::of_one_node(&["ReadWriteOnce"], ONE, true)]
+    #[case::of_readers(&["ReadOnlyMany"], ONE, true)]
+    #[case::of_something_else(&["ReadWriteOnce"], "code = Internal desc = I/O error", false)]
+    fn refusals_for_an_access_mode(
+        #[case] modes: &[&str],
+        #[case] said: &str,
+        #[case] expected: bool,
+    ) {
+        let volumes: Vec<Value> = modes
+            .iter()
+            .map(|mode| json!({"spec": {"accessModes": [mode]}}))
+            .collect();
+        assert_eq!(is_false(said, &volumes), expected);
+    }
+}
