@@ -34,6 +34,7 @@ mod ownership;
 mod pools;
 mod promises;
 mod records;
+mod refusals;
 mod remedies;
 mod secrets;
 mod sizes;
@@ -52,6 +53,7 @@ use lost::Lost;
 use objects::Objects;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
+use refusals::Refusals;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
@@ -67,6 +69,7 @@ pub(crate) struct Oracle {
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
+    refusals: Refusals,
     stamps: StampHistories,
 }
 
@@ -116,6 +119,7 @@ impl Oracle {
         self.hindered.note(&objects);
         claims::have_one_volume(&objects);
         let of_claims = cluster.api.shared("persistentvolumeclaims");
+        self.refusals.note(cluster, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
@@ -146,6 +150,7 @@ impl Oracle {
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
         access_modes::are_true(cluster, &objects);
+        self.refusals.check(cluster, &objects, &self.hindered);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
         groups::are_done(cluster, &objects, &self.lost, advice);
