@@ -20,7 +20,7 @@ pub(crate) mod unusual;
 pub(crate) use action::{Action, Source};
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{ClassesAndSecrets, GroupsAndAdoptions};
+use rows::{ClassesAndSecrets, GroupsAndAdoptions, Limits};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -102,12 +102,18 @@ impl History {
         let mut expected = Expected::default();
         let mut classes = ClassesAndSecrets::default();
         let mut groups = GroupsAndAdoptions::default();
+        let mut limits = Limits::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
             if trouble.is_none()
                 && let Some(step) = classes.at(seed, number, &mut expected)
             {
                 groups.note(&step.action);
+                return step;
+            }
+            if trouble.is_none()
+                && let Some(step) = limits.at(seed, number, &mut expected)
+            {
                 return step;
             }
             let mut dice = Dice::of(seed, "users", number);

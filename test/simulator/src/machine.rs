@@ -42,12 +42,14 @@ mod damaged;
 mod damaged_files;
 pub(crate) mod disk_usage;
 mod inline;
+pub(crate) mod limits;
 mod power;
 
 use absence::Absence;
 pub(crate) use contents::Contents;
 use disk_usage::DiskUsage;
 use inline::{Copies, Inline};
+use limits::{INLINE, POOL};
 
 /// What the pool promises at most, in bytes.
 pub(crate) const CAPACITY: u64 = 2 << 30;
@@ -415,7 +417,7 @@ impl Site {
             &format!("--drivername={DRIVER}"),
             &format!("--endpoint=unix://{dir}/csi.sock"),
             &format!("--statedir={dir}/state"),
-            &format!("--pool=pool={dir}/pool,capacity={CAPACITY}"),
+            &format!("--pool={POOL}={dir}/pool,capacity={CAPACITY}"),
             &format!("--overcommit={}", self.overcommit),
             &format!("--enable-attach={}", self.attach),
             "--controllers=*,-registrar,-liveness",
@@ -461,6 +463,7 @@ impl Site {
         let node_config = node::Config {
             topology: topology.into(),
             capabilities,
+            inline: INLINE,
             ..node::Config::new(name)
         };
         let identity = Identity {

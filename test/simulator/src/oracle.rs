@@ -23,6 +23,7 @@ mod gone;
 mod groups;
 mod hindered;
 mod images;
+mod inline_volumes;
 mod kept;
 mod leftovers;
 mod lives;
@@ -134,6 +135,7 @@ impl Oracle {
             claims: &of_claims,
         });
         exclusive::check(cluster, &objects);
+        inline_volumes::are_within_limits(cluster);
         self.promises.check(cluster);
     }
 

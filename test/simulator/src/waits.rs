@@ -12,6 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::history::Action;
+use crate::machine::limits::INLINE;
 use crate::model::view::{
     claims_of, event_about, event_note, is_unbound, items, name, namespace, text, uid,
 };
@@ -53,7 +54,7 @@ struct Open {
 
 impl Waits {
     /// Notes what a step has made. A claim that waits for its first pod, or for its source, is not
-    /// counted.
+    /// counted, and a pod that may wait for the inline volumes of others is not, either.
     pub(crate) fn begin(&self, api: &FakeApi, step: usize, action: &Action) {
         let (plural, name) = match action {
             Action::Claim { name, .. } => ("persistentvolumeclaims", name),
@@ -71,7 +72,7 @@ impl Waits {
         let mut with = Vec::new();
         let is_copy = has_source(&object);
         let counts = match plural {
-            "pods" => true,
+            "pods" => !may_wait_for_inline_volumes(api, &object),
             "persistentvolumeclaims" => {
                 let source = source(api, &object);
                 with.extend(source.as_ref().and_then(|it| notes.steps.get(uid(it))));
@@ -158,6 +159,19 @@ impl Open {
         wait.millis = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Some(wait)
     }
+}
+
+/// True if a pod has an inline volume, and its namespace has as many as one node allows it already.
+fn may_wait_for_inline_volumes(api: &FakeApi, pod: &Value) -> bool {
+    let pods = api.shared("pods");
+    let with = pods
+        .iter()
+        .filter(|other| namespace(other) == namespace(pod) && has_inline_volume(other));
+    has_inline_volume(pod) && with.count() > INLINE.volumes / 2
+}
+
+fn has_inline_volume(pod: &Value) -> bool {
+    items(pod, "/spec/volumes").any(|volume| volume["csi"].is_object())
 }
 
 fn has_source(claim: &Value) -> bool {
@@ -276,6 +290,23 @@ mod tests {
             waits.look(&api);
             assert_eq!(waits.done().len(), expected, "{class}");
         }
+    }
+
+    #[test]
+    fn a_pod_may_wait_for_the_inline_volumes_of_others() {
+        let pod = |name: &str, volume: Value| {
+            json!({"kind": "Pod", "spec": {"volumes": [volume]},
+                "metadata": {"name": name, "namespace": crate::cluster::NAMESPACE}})
+        };
+        let inline = || json!({"name": "v0", "csi": {"driver": "d"}});
+        let api = FakeApi::with_snapshots();
+        for (name, expected) in [("p0", false), ("p1", false), ("p2", true)] {
+            let pod = pod(name, inline());
+            api.put(pod.clone());
+            assert_eq!(may_wait_for_inline_volumes(&api, &pod), expected, "{name}");
+        }
+        let other = pod("p3", json!({"persistentVolumeClaim": {"claimName": "c1"}}));
+        assert!(!may_wait_for_inline_volumes(&api, &other));
     }
 
     #[test]
