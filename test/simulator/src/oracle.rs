@@ -29,6 +29,7 @@ mod leftovers;
 mod lives;
 mod lost;
 mod missing;
+mod named_pools;
 mod namespaces;
 mod objects;
 mod ownership;
@@ -136,6 +137,7 @@ impl Oracle {
         });
         exclusive::check(cluster, &objects);
         inline_volumes::are_within_limits(cluster);
+        named_pools::are_theirs(cluster, &objects);
         self.promises.check(cluster);
     }
 

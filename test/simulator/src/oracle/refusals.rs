@@ -8,6 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
+use crate::machine::limits::POOL;
 use crate::model::view::{is_deleting, items, name, text, uid};
 use crate::oracle::hindered::Hindered;
 use crate::oracle::objects::{Objects, state};
@@ -19,7 +20,7 @@ const INVALID: &str = "InvalidArgument";
 /// What begins the parameters that Kubernetes gives a meaning to.
 const RESERVED: &str = "csi.storage.k8s.io/";
 /// Parameters of volumes that users and administrators of the simulator have from the manual.
-const OF_VOLUMES: [&str; 1] = ["provisioning"];
+const OF_VOLUMES: [&str; 2] = ["pool", "provisioning"];
 /// The same of attributes. One that makes volumes thick is refused in these words where there is no
 /// room.
 const OF_ATTRIBUTES: [&str; 2] = ["directIO", "readAheadKiB"];
@@ -89,7 +90,9 @@ fn wrong(classes: &[Arc<Value>], known: &[&'static str]) -> impl Iterator<Item =
 fn is_right(class: &Value, known: &[&'static str]) -> bool {
     let mut parameters = class["parameters"].as_object().into_iter().flatten();
     let mut options = items(class, "/mountOptions").filter_map(Value::as_str);
+    let has_pool = ["", POOL].contains(&text(class, "/parameters/pool"));
     parameters.all(|(key, _)| key.starts_with(RESERVED) || known.contains(&key.as_str()))
+        && has_pool
         && options.all(|option| option != "errors=panic")
 }
 
@@ -105,6 +108,8 @@ mod tests {
         json!({"parameters": {"csi.storage.k8s.io/fstype": "xfs"}}), &OF_VOLUMES, true)]
     #[case::thick(json!({"parameters": {"provisioning": "thick"}}), &OF_VOLUMES, true)]
     #[case::plain(json!({}), &OF_VOLUMES, true)]
+    #[case::of_a_pool(json!({"parameters": {"pool": "pool"}}), &OF_VOLUMES, true)]
+    #[case::of_no_pool(json!({"parameters": {"pool": "nowhere"}}), &OF_VOLUMES, false)]
     #[case::unknown(json!({"parameters": {"unknown": "parameter"}}), &OF_VOLUMES, false)]
     #[case::of_attributes(json!({"parameters": {"directIO": "true"}}), &OF_VOLUMES, false)]
     #[case::attributes(

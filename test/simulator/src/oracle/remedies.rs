@@ -40,6 +40,7 @@ const OF_CLAIMS: &[(&str, Remedy)] = &[
     ("no storage class is set", Class),
     ("leave it out of mountOptions", Class),
     ("make the volume thin", Class),
+    ("no pool named", Class),
     // The attributes.
     ("mutable_parameters", Attributes),
     ("spec.volumeAttributesClassName", Attributes),
@@ -293,8 +294,11 @@ mod tests {
                        = InvalidArgument desc = volume_capabilities[0].mount.mount_flags: has \
                        errors=panic, and a damaged volume must not stop the node: leave it out of \
                        mountOptions";
+        let pool = "failed to provision volume with StorageClass \"nowhere-now\": rpc error: code = \
+                    InvalidArgument desc = no pool named \"nowhere\" is configured";
         for (message, expected) in [
             (wrong, vec![Class]),
+            (pool, vec![Class]),
             (options, vec![Class]),
             (
                 "StorageClass \"x\" does not exist: create it, or name another in the claim",

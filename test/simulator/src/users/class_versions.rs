@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::{DRIVER, classes, storage_class};
 use crate::history::unusual::ClassKind;
+use crate::machine::limits::POOL;
 use crate::model::view::{collection, plural};
 use crate::users::{self, Refused, is_immediate, post};
 
@@ -108,6 +109,8 @@ fn change_storage_class(class: &mut Value, version: &str) {
         "retain" => class["reclaimPolicy"] = json!("Retain"),
         "delete" => class["reclaimPolicy"] = json!("Delete"),
         "xfs" | "btrfs" => class["parameters"][format!("{RESERVED}/fstype")] = json!(version),
+        "pool" => class["parameters"]["pool"] = json!(POOL),
+        "nowhere" => class["parameters"]["pool"] = json!("nowhere"),
         "noatime" => class["mountOptions"] = json!([GOOD_OPTION]),
         "refused" => class["mountOptions"] = json!([GOOD_OPTION, BAD_OPTION]),
         "default" => {
@@ -147,6 +150,9 @@ mod tests {
         let secret = storage("secret-now", "secret");
         let stage = &secret["parameters"][format!("{RESERVED}/node-stage-secret-name")];
         assert_eq!(*stage, "${pvc.name}");
+        for (version, pool) in [("pool", "pool"), ("nowhere", "nowhere")] {
+            assert_eq!(storage("pool-now", version)["parameters"]["pool"], pool);
+        }
         let attributes = class(ClassKind::Attributes, "direct", "buffered");
         assert_eq!(attributes["parameters"]["directIO"], "false");
         let snapshot = class(ClassKind::Snapshot, "kept", "delete");

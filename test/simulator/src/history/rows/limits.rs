@@ -1,11 +1,12 @@
-//! Rows of steps that come to the limits of drivers: more inline volumes than a namespace may have.
-//! They have draws of their own, so that those of other steps stay.
+//! Rows of steps that come to the limits of drivers: more inline volumes than a namespace may have, and
+//! a pool that no node has. They have draws of their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::{Expected, name_for};
-use crate::history::rows::{AT_ONCE, LATER, after};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, make_class};
+use crate::history::unusual::ClassKind;
 use crate::history::{Action, Step};
 
 /// Sizes of inline volumes: of the larger ones, a namespace may have as few on a node as of others.
@@ -25,14 +26,20 @@ impl Limits {
         number: u64,
         expected: &mut Expected,
     ) -> Option<Step> {
-        /// At so many steps in a thousand, a row begins: in about every third history of 60 steps.
-        const CHANCE: u64 = 8;
+        /// At so many steps in a thousand, a row begins: each is in about every third history of 60
+        /// steps.
+        const CHANCE: u64 = 20;
         let mut dice = Dice::of(seed, "limits", number);
         if self.planned.is_empty() {
             if dice.below(1000) >= CHANCE {
                 return None;
             }
-            self.planned = expected.many_inline_volumes(&mut dice).into();
+            let row = if dice.percent(50) {
+                expected.many_inline_volumes(&mut dice)
+            } else {
+                expected.pools_by_name(&mut dice)
+            };
+            self.planned = row.into();
         } else if dice.percent(30) {
             // Others come between the steps.
             return None;
@@ -59,21 +66,47 @@ impl Expected {
         steps.push(after(LATER, Action::DeletePod { name }, dice));
         steps
     }
+
+    /// Makes a class that names the nodes' pool, and one that names a pool of no node, and uses both.
+    fn pools_by_name(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let of_pool = make_class(ClassKind::Storage, "pool-now", "pool");
+        let (claim, make) = self.plan_claim("pool-now", size, None, dice);
+        let of_none = make_class(ClassKind::Storage, "nowhere-now", "nowhere");
+        let (_, make_nowhere) = self.plan_claim("nowhere-now", size, None, dice);
+        let (_, pod) = self.plan_pod(vec![claim], dice);
+        vec![
+            after(AT_ONCE, of_none, dice),
+            after(AT_ONCE, make_nowhere, dice),
+            after(AT_ONCE, of_pool, dice),
+            after(AT_ONCE, make, dice),
+            after(SOON, pod, dice),
+        ]
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use crate::history::{Action, History, World};
 
+    /// True for a claim of a class with a pool of no node.
+    fn is_nowhere(action: &Action) -> bool {
+        matches!(action, Action::Claim { class, .. } if class == "nowhere-now")
+    }
+
     #[test]
-    fn about_every_third_history_has_many_inline_volumes() {
-        let histories = (0..60).map(|seed| History::of(seed, World::Calm, 60));
-        let many = histories.filter(|history| {
-            let steps = history.steps.iter();
-            let inline = steps.filter(|step| matches!(step.action, Action::InlinePod { .. }));
-            inline.count() > 3
-        });
-        let many = many.count();
-        assert!((10..40).contains(&many), "{many}");
+    fn about_every_third_history_has_each_row() {
+        let (mut inline, mut nowhere) = (0, 0);
+        for seed in 0..60 {
+            let steps = History::of(seed, World::Calm, 60).steps;
+            let pods = steps
+                .iter()
+                .filter(|step| matches!(step.action, Action::InlinePod { .. }));
+            inline += u64::from(pods.count() > 3);
+            nowhere += u64::from(steps.iter().any(|step| is_nowhere(&step.action)));
+        }
+        for many in [inline, nowhere] {
+            assert!((6..50).contains(&many), "{inline} {nowhere}");
+        }
     }
 }
