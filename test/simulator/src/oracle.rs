@@ -18,6 +18,7 @@ mod capacity;
 mod claims;
 mod deletions;
 mod departures;
+mod discards;
 mod exclusive;
 mod gone;
 mod groups;
@@ -48,6 +49,7 @@ mod waiting;
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
 use departures::Departures;
+use discards::Discards;
 use hindered::Hindered;
 use kept::Kept;
 use lives::{Lives, Present};
@@ -71,6 +73,7 @@ pub(crate) struct Oracle {
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
+    discards: Discards,
     refusals: Refusals,
     stamps: StampHistories,
 }
@@ -122,6 +125,7 @@ impl Oracle {
         claims::have_one_volume(&objects);
         let of_claims = cluster.api.shared("persistentvolumeclaims");
         self.refusals.note(cluster, &of_claims);
+        self.discards.note(cluster, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
@@ -154,6 +158,7 @@ impl Oracle {
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
         access_modes::are_true(cluster, &objects);
+        self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
