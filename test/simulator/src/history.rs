@@ -20,7 +20,7 @@ pub(crate) mod unusual;
 pub(crate) use action::{Action, Source};
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{ClassesAndSecrets, GroupsAndAdoptions, Limits};
+use rows::{ClassesAndSecrets, Drivers, GroupsAndAdoptions};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -102,7 +102,7 @@ impl History {
         let mut expected = Expected::default();
         let mut classes = ClassesAndSecrets::default();
         let mut groups = GroupsAndAdoptions::default();
-        let mut limits = Limits::default();
+        let mut drivers = Drivers::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
             if trouble.is_none()
@@ -112,7 +112,7 @@ impl History {
                 return step;
             }
             if trouble.is_none()
-                && let Some(step) = limits.at(seed, number, &mut expected)
+                && let Some(step) = drivers.at(seed, number, &mut expected)
             {
                 return step;
             }

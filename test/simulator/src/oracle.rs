@@ -18,6 +18,7 @@ mod capacity;
 mod claims;
 mod deletions;
 mod departures;
+mod described;
 mod discards;
 mod exclusive;
 mod gone;
@@ -142,6 +143,7 @@ impl Oracle {
         exclusive::check(cluster, &objects);
         inline_volumes::are_within_limits(cluster);
         named_pools::are_theirs(cluster, &objects);
+        described::are_right(cluster, &objects);
         self.promises.check(cluster);
     }
 

@@ -1,24 +1,25 @@
-//! Rows of steps that come to the limits of drivers: more inline volumes than a namespace may have, and
-//! a pool that no node has. They have draws of their own, so that those of other steps stay.
+//! Rows of steps that bring drivers to what they seldom meet: more inline volumes than a namespace may
+//! have, a pool that no node has, and a request that changes before its answer. They have draws of
+//! their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::{Expected, name_for};
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, make_class};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, make_class, remove_class};
 use crate::history::unusual::ClassKind;
-use crate::history::{Action, Step};
+use crate::history::{Action, Source, Step};
 
-/// Sizes of inline volumes: of the larger ones, a namespace may have as few on a node as of others.
+/// Sizes of inline volumes. Each is small enough for a node.
 const SIZES: [&str; 4] = ["1", "10Mi", "64Mi", "100M"];
 
 /// What is next of the rows.
 #[derive(Default)]
-pub(in crate::history) struct Limits {
+pub(in crate::history) struct Drivers {
     planned: VecDeque<Step>,
 }
 
-impl Limits {
+impl Drivers {
     /// The step with this number, if it is one of a row. `expected` follows it.
     pub(in crate::history) fn at(
         &mut self,
@@ -28,16 +29,16 @@ impl Limits {
     ) -> Option<Step> {
         /// At so many steps in a thousand, a row begins: each is in about every third history of 60
         /// steps.
-        const CHANCE: u64 = 20;
-        let mut dice = Dice::of(seed, "limits", number);
+        const CHANCE: u64 = 30;
+        let mut dice = Dice::of(seed, "drivers", number);
         if self.planned.is_empty() {
             if dice.below(1000) >= CHANCE {
                 return None;
             }
-            let row = if dice.percent(50) {
-                expected.many_inline_volumes(&mut dice)
-            } else {
-                expected.pools_by_name(&mut dice)
+            let row = match dice.below(3) {
+                0 => expected.many_inline_volumes(&mut dice),
+                1 => expected.pools_by_name(&mut dice),
+                _ => expected.replaced_class(&mut dice),
             };
             self.planned = row.into();
         } else if dice.percent(30) {
@@ -83,20 +84,49 @@ impl Expected {
             after(SOON, pod, dice),
         ]
     }
+
+    /// Copies a volume a few times, and makes its class again with another filesystem before all copies
+    /// are done. What asks for a copy again asks for something else.
+    fn replaced_class(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let class = *dice.pick(&["ext4-now", "kept-now"]);
+        let (size, of) = (*dice.pick(&MODEST), ClassKind::Storage);
+        let (source, make) = self.plan_claim(class, size, None, dice);
+        let mut steps = vec![after(AT_ONCE, make, dice)];
+        for time in [SOON, AT_ONCE, AT_ONCE] {
+            let source = Some(Source::Claim(source.clone()));
+            let (_, copy) = self.plan_claim(class, size, source, dice);
+            steps.push(after(time, copy, dice));
+        }
+        let version = *dice.pick(&["btrfs", "xfs"]);
+        for (time, version) in [(SOON, version), (LATER, "own")] {
+            steps.push(after(AT_ONCE, remove_class(of, class), dice));
+            steps.push(after(time, make_class(of, class, version), dice));
+        }
+        steps
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use crate::history::{Action, History, World};
+    use super::*;
+    use crate::history::unusual::Unusual;
+    use crate::history::{History, World};
 
     /// True for a claim of a class with a pool of no node.
     fn is_nowhere(action: &Action) -> bool {
         matches!(action, Action::Claim { class, .. } if class == "nowhere-now")
     }
 
+    /// True for a class with another filesystem than its own.
+    fn has_another_filesystem(action: &Action) -> bool {
+        matches!(action, Action::Unusual {
+            unusual: Unusual::MakeClass { name, version, .. },
+        } if name == "kept-now" && version == "btrfs")
+    }
+
     #[test]
     fn about_every_third_history_has_each_row() {
-        let (mut inline, mut nowhere) = (0, 0);
+        let (mut inline, mut nowhere, mut replaced) = (0, 0, 0);
         for seed in 0..60 {
             let steps = History::of(seed, World::Calm, 60).steps;
             let pods = steps
@@ -104,9 +134,13 @@ mod tests {
                 .filter(|step| matches!(step.action, Action::InlinePod { .. }));
             inline += u64::from(pods.count() > 3);
             nowhere += u64::from(steps.iter().any(|step| is_nowhere(&step.action)));
+            let mut actions = steps.iter().map(|step| &step.action);
+            replaced += u64::from(actions.any(has_another_filesystem));
         }
         for many in [inline, nowhere] {
             assert!((6..50).contains(&many), "{inline} {nowhere}");
         }
+        // One of four combinations.
+        assert!(replaced > 1, "{replaced}");
     }
 }
