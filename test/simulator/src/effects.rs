@@ -23,10 +23,12 @@ const SYNC: &str = "file.sync";
 
 /// The effect of a copy of bytes.
 const COPY: &str = "file.copy";
+/// The effect of an allocation of blocks for a whole volume.
+const ALLOCATE: &str = "file.allocate";
 
 /// The effects that need room on the disk of a pool.
 const NEED_ROOM: [&str; 9] = [
-    "file.allocate",
+    ALLOCATE,
     "file.clone",
     COPY,
     "file.create",
@@ -67,6 +69,8 @@ struct Processes {
     before: u64,
     /// Grows with each copy of bytes.
     copies: u64,
+    /// Grows with each allocation.
+    allocations: u64,
     /// How many effects happen before the one at which the process ends, and how.
     left: BTreeMap<&'static str, (u64, End)>,
     /// The processes that have not died at an effect.
@@ -81,6 +85,7 @@ static PROCESSES: Mutex<Processes> = Mutex::new(Processes {
     changes: 0,
     before: 0,
     copies: 0,
+    allocations: 0,
     left: BTreeMap::new(),
     fuses: BTreeMap::new(),
     dead: BTreeSet::new(),
@@ -175,6 +180,11 @@ pub(crate) fn copies() -> Option<u64> {
     cfg!(debug_assertions).then(|| PROCESSES.lock().copies)
 }
 
+/// The number of allocations so far. None in builds that announce no effects.
+pub(crate) fn allocations() -> Option<u64> {
+    cfg!(debug_assertions).then(|| PROCESSES.lock().allocations)
+}
+
 /// While it exists, the process of this node acts.
 pub(crate) struct Acting {
     /// What acted before, and the changes before that.
@@ -220,6 +230,7 @@ fn decide(effect: &'static str) -> io::Result<()> {
     let mut processes = PROCESSES.lock();
     processes.changes += 1;
     processes.copies += u64::from(effect == COPY);
+    processes.allocations += u64::from(effect == ALLOCATE);
     let Some(node) = processes.acting else {
         return Ok(());
     };
@@ -330,6 +341,8 @@ mod tests {
         assert!(done("file.mkdir") && done("file.create") && done("loop.flush"));
         assert!(copied.is_some() && copies() == copied, "no bytes");
         assert!(done("file.copy") && copies() > copied);
+        let allocated = allocations();
+        assert!(done("file.allocate") && allocations() > allocated);
         let _acting = Acting::of("m");
         assert!(unchanged() > measured);
         lose_power_after("m", 1);

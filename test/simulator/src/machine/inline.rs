@@ -14,7 +14,7 @@ use crate::dice::Dice;
 use crate::door::Pace;
 use crate::effects::{self, Acting};
 use crate::history::World;
-use crate::recording;
+use crate::{recording, trace};
 
 /// How long copies take.
 #[derive(Clone, Copy)]
@@ -54,6 +54,8 @@ pub(super) struct Inline {
 
 /// The kind of work that copies bytes.
 const COPIES: &str = "copies";
+/// The kind of work that pods wait for.
+const CHANGES: &str = "changes";
 
 impl Inline {
     /// How long work takes. A driver refuses a copy without a look at its bytes, for lack of room for
@@ -87,6 +89,12 @@ fn copies_nothing(before: Option<u64>, after: Option<u64>) -> bool {
     before.is_some() && before == after
 }
 
+/// True if work of a kind for which pods wait allocates a whole volume, by the number of allocations
+/// before and after it. That may take minutes, and the threads for such work are few.
+fn holds_up_pods(kind: &str, before: Option<u64>, after: Option<u64>) -> bool {
+    kind == CHANGES && before != after
+}
+
 impl Executor for Inline {
     fn run(&self, kind: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
         let number = {
@@ -104,11 +112,17 @@ impl Executor for Inline {
                 () = dead.cancelled() => {}
                 () = tokio::time::sleep(time) => {
                     let copied_before = effects::copies();
+                    let allocated_before = effects::allocations();
                     let has_changed = {
                         let _acting = Acting::of(node);
                         work();
                         effects::unchanged().is_none()
                     };
+                    if holds_up_pods(kind, allocated_before, effects::allocations()) {
+                        trace::violation(format!(
+                            "holds up pods: {node} allocates a whole volume on a thread for {kind}"
+                        ));
+                    }
                     if kind == COPIES {
                         let is_refused = copies_nothing(copied_before, effects::copies());
                         refused.store(is_refused, Ordering::Relaxed);
@@ -143,6 +157,19 @@ mod tests {
             });
             let longest = times.max().expect("a time");
             assert_eq!(longest <= Duration::from_secs(15), refused, "{longest:?}");
+        }
+    }
+
+    #[test]
+    fn only_an_allocation_on_a_thread_for_changes_holds_up_pods() {
+        for (kind, after, expected) in [
+            (CHANGES, 8, true),
+            (CHANGES, 7, false),
+            ("allocations of thick volumes", 8, false),
+            (COPIES, 8, false),
+        ] {
+            let found = holds_up_pods(kind, Some(7), Some(after));
+            assert_eq!(found, expected, "{kind} {after}");
         }
     }
 
