@@ -26,6 +26,7 @@ mod kept;
 mod leftovers;
 mod lives;
 mod lost;
+mod made;
 mod missing;
 mod namespaces;
 mod objects;
@@ -115,6 +116,7 @@ impl Oracle {
         self.hindered.note(&objects);
         claims::have_one_volume(&objects);
         let of_claims = cluster.api.shared("persistentvolumeclaims");
+        made::is_as_claimed(&objects, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
