@@ -112,14 +112,28 @@ impl Trouble {
         match world {
             World::Calm => None,
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
-            World::Rough => dice
-                .percent(CHANCE)
-                .then(|| Trouble::rough(&mut dice))
+            World::Rough => Trouble::farewell(seed, step)
+                .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
-            World::Hard => Trouble::power_cut(seed, step)
+            World::Hard => Trouble::farewell(seed, step)
+                .or_else(|| Trouble::power_cut(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
         }
+    }
+
+    /// A node that leaves for good at this step. It happens in every third history, after volumes were
+    /// made there and before users delete them.
+    fn farewell(seed: u64, step: u64) -> Option<Trouble> {
+        /// The first step at which it may come, and the number of such steps.
+        const STEPS: (u64, u64) = (20, 35);
+        let mut dice = Dice::of(seed, "farewell", 0);
+        let is_due = dice.percent(33) && step == STEPS.0 + dice.below(STEPS.1);
+        is_due.then(|| Trouble::NodeLeaves {
+            node: node(&mut dice),
+            seconds: 0,
+            returns: false,
+        })
     }
 
     /// One more trouble at this step, if there is one.
@@ -251,5 +265,23 @@ fn time(dice: &mut Dice) -> u64 {
         0..4 => 1 + dice.below(5),
         4..8 => 5 + dice.below(60),
         _ => 60 + dice.below(600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn in_every_third_history_a_node_leaves_for_good() {
+        let farewells = |seed: u64| {
+            let all = (0..60).filter_map(|step| Trouble::farewell(seed, step));
+            all.inspect(|trouble| assert!(trouble.to_string().ends_with("for good"), "{trouble}"))
+                .count()
+        };
+        let counts: Vec<usize> = (0..300).map(farewells).collect();
+        assert!(counts.iter().all(|count| *count <= 1), "{counts:?}");
+        let all: usize = counts.iter().sum();
+        assert!((70..130).contains(&all), "{all}");
     }
 }
