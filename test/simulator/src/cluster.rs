@@ -171,6 +171,11 @@ impl Cluster {
         (self.machines.len() == 1).then_some(NODE)
     }
 
+    /// True if there is only one node, and nothing has failed that recovers.
+    pub(crate) fn has_no_troubles(&self) -> bool {
+        self.only_node().is_some() && self.troubles == 0
+    }
+
     /// The content of all pools, but for those of nodes that have left for good.
     pub(crate) fn contents(&self) -> Contents {
         let mut all = Contents::default();

@@ -12,6 +12,7 @@ use crate::shim;
 mod adopted;
 mod advice;
 mod attachments;
+mod begun;
 mod bound;
 mod capacity;
 mod claims;
@@ -44,6 +45,7 @@ mod waiting;
 
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
+use begun::Unbegun;
 use departures::Departures;
 use hindered::Hindered;
 use kept::Kept;
@@ -68,6 +70,7 @@ pub(crate) struct Oracle {
     hindered: Hindered,
     departures: Departures,
     stamps: StampHistories,
+    unbegun: Unbegun,
 }
 
 impl Oracle {
@@ -117,6 +120,7 @@ impl Oracle {
         claims::have_one_volume(&objects);
         let of_claims = cluster.api.shared("persistentvolumeclaims");
         made::is_as_claimed(&objects, &of_claims);
+        self.unbegun.check(cluster, &objects, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
