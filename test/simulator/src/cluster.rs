@@ -23,10 +23,12 @@ use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
 use crate::{effects, model, oracle, recording, trace};
 
+pub(crate) use bars::Bars;
 use prepared::objects;
 pub(crate) use prepared::{classes, node_objects, storage_class};
 use troubles::Recovery;
 
+mod bars;
 mod nodes;
 mod prepared;
 mod troubles;
@@ -67,6 +69,7 @@ pub(crate) struct Cluster {
     /// Kubernetes' own controllers.
     models: JoinSet<()>,
     heartbeats: Heartbeats,
+    pub(crate) bars: Bars,
     /// A node has stopped, so the models include the one that watches nodes.
     are_nodes_watched: bool,
     /// The last backup, and the version of the API server then.
@@ -158,6 +161,7 @@ impl Cluster {
             replicas: all,
             models,
             heartbeats: Heartbeats::default(),
+            bars: Bars::default(),
             are_nodes_watched: false,
             backup: None,
             due: BTreeMap::new(),

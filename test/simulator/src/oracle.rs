@@ -12,6 +12,7 @@ use crate::shim;
 mod adopted;
 mod advice;
 mod attachments;
+mod barred;
 mod begun;
 mod bound;
 mod capacity;
@@ -45,6 +46,7 @@ mod waiting;
 
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
+pub(crate) use barred::watch as watch_choices;
 use begun::Unbegun;
 use departures::Departures;
 use hindered::Hindered;
