@@ -137,6 +137,7 @@ impl Oracle {
         let objects = Objects::of(cluster);
         starved::check(cluster);
         pools::are_open(cluster);
+        pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
         records::are_named(cluster);
         images::are_known(cluster);
@@ -156,6 +157,7 @@ impl Oracle {
     pub(crate) fn emptiness(&self, cluster: &Cluster) {
         leftovers::objects_are_gone(cluster);
         leftovers::nodes_are_idle(cluster);
+        pools::are_known(cluster);
         pools::are_tidy(cluster);
         records::unreadable_are_deleted(self, cluster);
         let contents = cluster.contents();
