@@ -150,6 +150,15 @@ impl Oracle {
         groups::are_done(cluster, &objects, &self.lost, advice);
         adopted::are_usable(cluster, &objects, &self.hindered);
         deletions::check(&objects, advice);
+        if advice == Advice::Followed {
+            deletions::check_data(cluster);
+        }
+    }
+
+    /// Checks after users have deleted everything, and a quiet time, that the data goes which they
+    /// did not want to keep, before an administrator deletes the rest.
+    pub(crate) fn letting_go(&self, cluster: &Cluster) {
+        deletions::check_data(cluster);
     }
 
     /// Checks after everything was deleted, and a quiet time, that nothing is left but what was to
