@@ -29,6 +29,7 @@ mod lost;
 mod missing;
 mod namespaces;
 mod objects;
+mod own_faults;
 mod ownership;
 mod pools;
 mod promises;
@@ -136,6 +137,7 @@ impl Oracle {
     pub(crate) fn liveness(&self, cluster: &Cluster, advice: Advice) {
         let objects = Objects::of(cluster);
         starved::check(cluster);
+        own_faults::are_missing(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
