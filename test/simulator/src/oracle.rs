@@ -32,6 +32,7 @@ mod made;
 mod missing;
 mod namespaces;
 mod objects;
+mod own_faults;
 mod ownership;
 mod pools;
 mod promises;
@@ -144,7 +145,9 @@ impl Oracle {
     pub(crate) fn liveness(&self, cluster: &Cluster, advice: Advice) {
         let objects = Objects::of(cluster);
         starved::check(cluster);
+        own_faults::are_missing(cluster, &objects);
         pools::are_open(cluster);
+        pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
         records::are_named(cluster);
         images::are_known(cluster);
@@ -157,6 +160,15 @@ impl Oracle {
         groups::are_done(cluster, &objects, &self.lost, advice);
         adopted::are_usable(cluster, &objects, &self.hindered);
         deletions::check(&objects, advice);
+        if advice == Advice::Followed {
+            deletions::check_data(cluster);
+        }
+    }
+
+    /// Checks after users have deleted everything, and a quiet time, that the data goes which they
+    /// did not want to keep, before an administrator deletes the rest.
+    pub(crate) fn letting_go(&self, cluster: &Cluster) {
+        deletions::check_data(cluster);
     }
 
     /// Checks after everything was deleted, and a quiet time, that nothing is left but what was to
@@ -164,6 +176,7 @@ impl Oracle {
     pub(crate) fn emptiness(&self, cluster: &Cluster) {
         leftovers::objects_are_gone(cluster);
         leftovers::nodes_are_idle(cluster);
+        pools::are_known(cluster);
         pools::are_tidy(cluster);
         records::unreadable_are_deleted(self, cluster);
         let contents = cluster.contents();

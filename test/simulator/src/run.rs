@@ -402,6 +402,7 @@ async fn end(history: &History, client: &Client, cluster: &mut Cluster, oracle: 
             cluster.recover_all().await;
         }
         quiet(history, cluster, oracle).await;
+        oracle.letting_go(cluster);
     }
     // The driver's node deletes an empty volume without an object after hours: its object may only
     // be late.

@@ -157,6 +157,11 @@ pub(crate) async fn act(
             handle,
             policy,
         } => adoptions::existing(client, name, handle, policy).await,
+        Action::PreprovisionedGroup {
+            name,
+            handle,
+            policy,
+        } => groups::existing(client, name, handle, policy).await,
         Action::DeleteSnapshot { name } => delete(client, &path("volumesnapshots", name)).await,
         Action::DeleteContent { snapshot } => snapshots::delete_content(client, snapshot).await,
         Action::Label { name, label } => claims::label(client, name, label).await,

@@ -53,6 +53,12 @@ pub(crate) enum Action {
         handle: String,
         policy: String,
     },
+    /// Creates a group of snapshots and a content for data that does not exist.
+    PreprovisionedGroup {
+        name: String,
+        handle: String,
+        policy: String,
+    },
     /// Deletes a snapshot.
     DeleteSnapshot { name: String },
     /// Deletes the content of a snapshot.
@@ -175,6 +181,13 @@ impl fmt::Display for Action {
                     f,
                     "snapshot {name} of the existing data {handle:?}, {policy}"
                 )
+            }
+            Action::PreprovisionedGroup {
+                name,
+                handle,
+                policy,
+            } => {
+                write!(f, "group {name} of the existing data {handle:?}, {policy}")
             }
             Action::DeleteSnapshot { name } => write!(f, "delete snapshot {name}"),
             Action::DeleteContent { snapshot } => {

@@ -62,6 +62,8 @@ pub(crate) enum ClassKind {
     Storage,
     Attributes,
     Snapshot,
+    /// Of groups of snapshots.
+    Group,
 }
 
 /// A kind of objects with labels that users set.
@@ -126,6 +128,7 @@ impl fmt::Display for ClassKind {
             ClassKind::Storage => "storage",
             ClassKind::Attributes => "attributes",
             ClassKind::Snapshot => "snapshot",
+            ClassKind::Group => "group snapshot",
         })
     }
 }

@@ -29,6 +29,7 @@ pub(super) fn kind(of: ClassKind) -> &'static str {
         ClassKind::Storage => "StorageClass",
         ClassKind::Attributes => "VolumeAttributesClass",
         ClassKind::Snapshot => "VolumeSnapshotClass",
+        ClassKind::Group => "VolumeGroupSnapshotClass",
     }
 }
 
@@ -66,10 +67,10 @@ pub(super) fn class(of: ClassKind, name: &str, version: &str) -> Value {
                 class["parameters"] = other["parameters"].clone();
             }
         }
-        ClassKind::Snapshot => match version {
+        ClassKind::Snapshot | ClassKind::Group => match version {
             "retain" => class["deletionPolicy"] = json!("Retain"),
             "delete" => class["deletionPolicy"] = json!("Delete"),
-            "secret" => {
+            "secret" if of == ClassKind::Snapshot => {
                 class["parameters"] = json!({
                     format!("{RESERVED}/snapshotter-secret-name"): "${volumesnapshot.name}",
                     format!("{RESERVED}/snapshotter-secret-namespace"):
@@ -99,6 +100,9 @@ fn new_class(of: ClassKind, name: &str) -> Value {
             "parameters": {"directIO": "true"}}),
         ClassKind::Snapshot => json!({"apiVersion": "snapshot.storage.k8s.io/v1",
             "kind": "VolumeSnapshotClass", "metadata": {"name": name}, "driver": DRIVER,
+            "deletionPolicy": "Delete"}),
+        ClassKind::Group => json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshotClass", "metadata": {"name": name}, "driver": DRIVER,
             "deletionPolicy": "Delete"}),
     }
 }
@@ -151,5 +155,8 @@ mod tests {
         assert_eq!(attributes["parameters"]["directIO"], "false");
         let snapshot = class(ClassKind::Snapshot, "kept", "delete");
         assert_eq!(snapshot["deletionPolicy"], "Delete");
+        let group = class(ClassKind::Group, "deleted", "retain");
+        assert_eq!(group["kind"], "VolumeGroupSnapshotClass");
+        assert_eq!(group["deletionPolicy"], "Retain");
     }
 }

@@ -24,6 +24,9 @@ const ATTRIBUTES: [&str; 3] = ["direct", "buffered", "streaming"];
 const SNAPSHOT: [&str; 2] = ["deleted", "kept"];
 const SNAPSHOT_VERSIONS: [&str; 3] = ["own", "retain", "delete"];
 
+/// The label of the claims in groups of a class that goes.
+const OWN_LABEL: &str = "c";
+
 /// What is next of the rows.
 #[derive(Default)]
 pub(in crate::history) struct ClassesAndSecrets {
@@ -89,6 +92,7 @@ impl Expected {
             0 => ending_namespace(dice),
             1 | 2 => self.storage_class(dice),
             3 => self.attributes_class(dice),
+            4 if dice.percent(40) => self.group_class(dice),
             4 => self.snapshot_class(dice),
             5 => self.mount_options(dice),
             6 => self.secrets(dice),
@@ -168,6 +172,39 @@ impl Expected {
         let version = *dice.pick(&SNAPSHOT_VERSIONS);
         let class = make_class(ClassKind::Snapshot, class, version);
         steps.push(after(LATER, class, dice));
+        steps
+    }
+
+    /// Deletes a class of groups of snapshots, and makes it again, maybe with another policy.
+    fn group_class(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let class = *dice.pick(&SNAPSHOT);
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let label = Action::Label {
+            name: claim,
+            label: OWN_LABEL.to_owned(),
+        };
+        // Other rows seldom have groups of these names.
+        let group = format!("g{}", 8 + dice.below(4));
+        let take = Action::Group {
+            name: group.clone(),
+            label: OWN_LABEL.to_owned(),
+            class: class.to_owned(),
+        };
+        let mut steps = vec![
+            after(AT_ONCE, make, dice),
+            after(AT_ONCE, label, dice),
+            after(SOON, take, dice),
+        ];
+        let at = usize::try_from(dice.below(4)).unwrap_or_default();
+        let remove = remove_class(ClassKind::Group, class);
+        steps.insert(at, after(AT_ONCE, remove, dice));
+        let version = *dice.pick(&SNAPSHOT_VERSIONS);
+        let class = make_class(ClassKind::Group, class, version);
+        steps.push(after(LATER, class, dice));
+        if dice.percent(50) {
+            steps.push(after(LATER, Action::DeleteGroup { name: group }, dice));
+        }
         steps
     }
 
@@ -355,10 +392,17 @@ mod tests {
 
     #[test]
     fn unusual_steps_are_seldom_and_of_all_kinds() {
-        let (mut kinds, mut unusual, mut all) = (BTreeSet::new(), 0, 0);
+        let (mut kinds, mut classes) = (BTreeSet::new(), BTreeSet::new());
+        let (mut unusual, mut all) = (0, 0);
         for seed in 0..60 {
             for Step { action, .. } in History::of(seed, World::Calm, 60).steps {
                 all += 1;
+                if let Action::Unusual {
+                    unusual: Unusual::RemoveClass { of, .. },
+                } = &action
+                {
+                    classes.insert(of.to_string());
+                }
                 let kind = serde_json::to_value(&action).expect("JSON");
                 let kind = match &action {
                     Action::Unusual { .. } => kind["unusual"]["kind"].to_string(),
@@ -370,6 +414,8 @@ mod tests {
             }
         }
         assert_eq!(kinds.len(), 10, "{kinds:?}");
+        let expected = ["attributes", "group snapshot", "snapshot", "storage"];
+        assert_eq!(classes, BTreeSet::from(expected.map(str::to_owned)));
         assert!(unusual * 5 < all, "{unusual} of {all}");
     }
 
