@@ -11,6 +11,7 @@ use crate::shim;
 
 mod adopted;
 mod advice;
+mod asked_secrets;
 mod attachments;
 mod barred;
 mod begun;
@@ -47,6 +48,7 @@ mod waiting;
 
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
+pub(crate) use asked_secrets::watch as watch_calls;
 pub(crate) use barred::watch as watch_choices;
 use begun::Unbegun;
 use departures::Departures;

@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use crate::cluster::{DRIVER, classes, storage_class};
 use crate::history::unusual::ClassKind;
 use crate::model::view::{collection, plural};
+use crate::secret;
 use crate::users::{self, Refused, is_immediate, post};
 
 /// A mount option that the driver takes, and one that it refuses.
@@ -14,7 +15,7 @@ const BAD_OPTION: &str = "errors=panic";
 
 /// What begins the parameters that Kubernetes gives a meaning to.
 const RESERVED: &str = "csi.storage.k8s.io";
-/// The calls for which a class names secrets.
+/// The calls for which a class names one secret.
 const CALLS: [&str; 5] = [
     "provisioner",
     "controller-expand",
@@ -124,6 +125,9 @@ fn change_storage_class(class: &mut Value, version: &str) {
                 class["parameters"][format!("{key}-name")] = json!("${pvc.name}");
                 class["parameters"][format!("{key}-namespace")] = json!("${pvc.namespace}");
             }
+            let key = format!("{RESERVED}/controller-modify-secret");
+            class["parameters"][format!("{key}-name")] = json!(secret::to_modify("${pvc.name}"));
+            class["parameters"][format!("{key}-namespace")] = json!("${pvc.namespace}");
         }
         _ => {}
     }
@@ -151,6 +155,8 @@ mod tests {
         let secret = storage("secret-now", "secret");
         let stage = &secret["parameters"][format!("{RESERVED}/node-stage-secret-name")];
         assert_eq!(*stage, "${pvc.name}");
+        let modify = &secret["parameters"][format!("{RESERVED}/controller-modify-secret-name")];
+        assert_eq!(*modify, "${pvc.name}-modify");
         let attributes = class(ClassKind::Attributes, "direct", "buffered");
         assert_eq!(attributes["parameters"]["directIO"], "false");
         let snapshot = class(ClassKind::Snapshot, "kept", "delete");

@@ -8,6 +8,7 @@ use crate::history::expected::{Claimed, Expected, key_of, name_for};
 use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
 use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
 use crate::history::{Action, Source, Step};
+use crate::secret::to_modify;
 
 /// Times before a step, in milliseconds: longer than a namespace and its content mostly last.
 const MUCH_LATER: (u64, u64) = (300_000, 300_000);
@@ -88,14 +89,14 @@ impl ClassesAndSecrets {
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
     fn row_of_classes_and_secrets(&mut self, dice: &mut Dice) -> Vec<Step> {
-        match dice.below(11) {
+        match dice.below(12) {
             0 => ending_namespace(dice),
             1 | 2 => self.storage_class(dice),
             3 => self.attributes_class(dice),
             4 if dice.percent(40) => self.group_class(dice),
             4 => self.snapshot_class(dice),
             5 => self.mount_options(dice),
-            6 => self.secrets(dice),
+            6 | 10 => self.secrets(dice),
             7 => self.snapshot_secret(dice),
             8 => self.unusual_claims(dice),
             9 => self.named_volume(dice),
@@ -256,6 +257,14 @@ impl Expected {
         });
         steps.push(after(AT_ONCE, make, dice));
         steps.push(after(SOON, first, dice));
+        if dice.percent(80) {
+            steps.push(after(AT_ONCE, secret(&to_modify(&claim)), dice));
+        }
+        let select = Action::Attributes {
+            name: claim.clone(),
+            class: (*dice.pick(&ATTRIBUTES)).to_owned(),
+        };
+        steps.push(after(SOON, select, dice));
         steps.push(after(LATER, secret(&claim), dice));
         steps.push(after(SOON, delete, dice));
         steps.push(after(AT_ONCE, grow, dice));
