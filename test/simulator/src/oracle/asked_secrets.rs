@@ -51,8 +51,10 @@ fn needed(write: &Write) -> Option<(&'static str, String)> {
     }
     let new = write.new?;
     let class = "/spec/volumeAttributesClassName";
-    let is_modified = text(new, class) != text(old, class);
-    is_modified.then(|| Some(("modified", secret(old, TO_MODIFY)?)))?
+    if text(new, class) == text(old, class) {
+        return None;
+    }
+    Some(("modified", secret(old, TO_MODIFY)?))
 }
 
 /// True if the process says that the data of a volume is gone.
@@ -64,8 +66,8 @@ fn is_deleted(old: &Value, new: Option<&Value>) -> bool {
 
 /// The path of the secret that a volume names.
 fn secret(volume: &Value, of: &str) -> Option<String> {
-    let part = |part: &str| annotation(volume, &format!("{of}-{part}"));
-    let (name, space) = (part("name")?, part("namespace")?);
+    let name = annotation(volume, &format!("{of}-name"))?;
+    let space = annotation(volume, &format!("{of}-namespace"))?;
     (!name.is_empty() && !space.is_empty()).then(|| path_in(space, "secrets", name))
 }
 
