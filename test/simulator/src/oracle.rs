@@ -28,6 +28,7 @@ mod lives;
 mod lost;
 mod missing;
 mod namespaces;
+mod new_volumes;
 mod objects;
 mod own_faults;
 mod ownership;
@@ -49,6 +50,7 @@ use hindered::Hindered;
 use kept::Kept;
 use lives::{Lives, Present};
 use lost::Lost;
+use new_volumes::NewVolumes;
 use objects::Objects;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
@@ -67,6 +69,7 @@ pub(crate) struct Oracle {
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
+    new_volumes: NewVolumes,
     stamps: StampHistories,
 }
 
@@ -119,6 +122,7 @@ impl Oracle {
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
+        self.new_volumes.check(cluster, &objects, &of_claims);
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
