@@ -41,6 +41,7 @@ mod sizes;
 mod snapshots;
 mod stamps;
 mod starved;
+mod too_late;
 mod waiting;
 
 use adopted::Adopted;
@@ -123,6 +124,7 @@ impl Oracle {
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
         self.new_volumes.check(cluster, &objects, &of_claims);
+        too_late::check(cluster, &objects, &of_claims);
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
