@@ -23,6 +23,7 @@ mod groups;
 mod hindered;
 mod images;
 mod kept;
+mod late;
 mod leftovers;
 mod lives;
 mod lost;
@@ -49,6 +50,7 @@ pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
 use departures::Departures;
 use hindered::Hindered;
 use kept::Kept;
+use late::Late;
 use lives::{Lives, Present};
 use lost::Lost;
 use new_volumes::NewVolumes;
@@ -70,6 +72,7 @@ pub(crate) struct Oracle {
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
+    late: Late,
     new_volumes: NewVolumes,
     stamps: StampHistories,
 }
@@ -136,6 +139,7 @@ impl Oracle {
             claims: &of_claims,
         });
         exclusive::check(cluster, &objects);
+        self.late.check(cluster);
         self.promises.check(cluster);
     }
 
