@@ -35,6 +35,7 @@ mod own_faults;
 mod ownership;
 mod pools;
 mod promises;
+mod published;
 mod records;
 mod remedies;
 mod secrets;
@@ -157,6 +158,7 @@ impl Oracle {
         secrets::are_in_no_event();
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
+        published::name_their_pools(cluster);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
         groups::are_done(cluster, &objects, &self.lost, advice);
