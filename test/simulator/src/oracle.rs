@@ -13,6 +13,7 @@ mod adopted;
 mod advice;
 mod attachments;
 mod bound;
+mod callers;
 mod capacity;
 mod claims;
 mod deletions;
@@ -149,6 +150,7 @@ impl Oracle {
         let objects = Objects::of(cluster);
         starved::check(cluster);
         own_faults::are_missing(cluster, &objects);
+        callers::have_drivers(cluster);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
