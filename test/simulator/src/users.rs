@@ -204,7 +204,7 @@ pub(crate) async fn act(
         Action::DeleteClass { name } => class_versions::delete(client, name).await,
         Action::Namespace => namespaces::create(client).await,
         Action::DeleteNamespace => namespaces::delete(client).await,
-        Action::Unusual { unusual } => unusual::act(client, unusual).await,
+        Action::Unusual { unusual } => unusual::act(client, unusual, host).await,
         Action::Foreign { step } => foreign::act(client, step).await,
         // The cluster does it.
         Action::World { .. } => Ok(()),
