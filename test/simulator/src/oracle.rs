@@ -16,6 +16,7 @@ mod attachments;
 mod barred;
 mod begun;
 mod bound;
+mod callers;
 mod capacity;
 mod claims;
 mod deletions;
@@ -26,17 +27,20 @@ mod groups;
 mod hindered;
 mod images;
 mod kept;
+mod late;
 mod leftovers;
 mod lives;
 mod lost;
 mod made;
 mod missing;
 mod namespaces;
+mod new_volumes;
 mod objects;
 mod own_faults;
 mod ownership;
 mod pools;
 mod promises;
+mod published;
 mod records;
 mod remedies;
 mod secrets;
@@ -44,6 +48,7 @@ mod sizes;
 mod snapshots;
 mod stamps;
 mod starved;
+mod too_late;
 mod waiting;
 
 use adopted::Adopted;
@@ -54,8 +59,10 @@ use begun::Unbegun;
 use departures::Departures;
 use hindered::Hindered;
 use kept::Kept;
+use late::Late;
 use lives::{Lives, Present};
 use lost::Lost;
+use new_volumes::NewVolumes;
 use objects::Objects;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
@@ -74,6 +81,8 @@ pub(crate) struct Oracle {
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
+    late: Late,
+    new_volumes: NewVolumes,
     stamps: StampHistories,
     unbegun: Unbegun,
 }
@@ -129,6 +138,8 @@ impl Oracle {
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
+        self.new_volumes.check(cluster, &objects, &of_claims);
+        too_late::check(cluster, &objects, &of_claims);
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
@@ -140,6 +151,7 @@ impl Oracle {
             claims: &of_claims,
         });
         exclusive::check(cluster, &objects);
+        self.late.check(cluster);
         self.promises.check(cluster);
     }
 
@@ -148,6 +160,7 @@ impl Oracle {
         let objects = Objects::of(cluster);
         starved::check(cluster);
         own_faults::are_missing(cluster, &objects);
+        callers::have_drivers(cluster);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
@@ -157,6 +170,7 @@ impl Oracle {
         secrets::are_in_no_event();
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
+        published::name_their_pools(cluster);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
         groups::are_done(cluster, &objects, &self.lost, advice);

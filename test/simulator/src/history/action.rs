@@ -97,6 +97,9 @@ pub(crate) enum Action {
         name: String,
         claim: String,
         policy: String,
+        /// The new object says that another provisioner made the volume.
+        #[serde(default, skip_serializing_if = "is_false")]
+        elsewhere: bool,
     },
     /// Requests more of a claim, in bytes.
     Grow { name: String, by: u64 },
@@ -229,10 +232,17 @@ impl fmt::Display for Action {
                 name,
                 claim,
                 policy,
-            } => write!(
-                f,
-                "take the volume that claim {claim} has left over as claim {name}, {policy}"
-            ),
+                elsewhere,
+            } => {
+                write!(
+                    f,
+                    "take the volume that claim {claim} has left over as claim {name}, {policy}"
+                )?;
+                if *elsewhere {
+                    write!(f, ", as another provisioner's")?;
+                }
+                Ok(())
+            }
             Action::Grow { name, by } => write!(f, "grow claim {name} by {by} bytes"),
             Action::TakeBack { name } => {
                 write!(f, "take the growth of claim {name} back as far as possible")

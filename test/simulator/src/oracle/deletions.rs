@@ -4,6 +4,7 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::model::view::{has_finalizer, is_deleting, name, text, uid};
+use crate::oracle::adopted;
 use crate::oracle::advice::Advice;
 use crate::oracle::objects::{Objects, ours, state};
 use crate::trace;
@@ -88,7 +89,8 @@ pub(super) fn check_data(cluster: &Cluster) {
 /// deleted itself.
 fn is_given_up(volume: &Value) -> bool {
     let phase = text(volume, "/status/phase");
-    let goes_with_claim = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete";
+    let goes_with_claim = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete"
+        && !adopted::is_of_another(volume);
     phase == "Released" && goes_with_claim || phase != "Bound" && is_deleting(volume)
 }
 
@@ -130,6 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::users::MAKER;
 
     #[rstest]
     #[case::bound("Delete", "Bound", false, false)]
@@ -148,5 +151,8 @@ mod tests {
         let volume = json!({"metadata": {"deletionTimestamp": is_deleted.then_some("now")},
             "spec": {"persistentVolumeReclaimPolicy": policy}, "status": {"phase": phase}});
         assert_eq!(is_given_up(&volume), expected);
+        let mut others = volume;
+        others["metadata"]["annotations"] = json!({MAKER: "former.csi.dev"});
+        assert_eq!(is_given_up(&others), expected && is_deleted);
     }
 }

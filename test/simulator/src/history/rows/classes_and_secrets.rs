@@ -89,7 +89,7 @@ impl ClassesAndSecrets {
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
     fn row_of_classes_and_secrets(&mut self, dice: &mut Dice) -> Vec<Step> {
-        match dice.below(12) {
+        match dice.below(14) {
             0 => ending_namespace(dice),
             1 | 2 => self.storage_class(dice),
             3 => self.attributes_class(dice),
@@ -100,6 +100,7 @@ impl Expected {
             7 => self.snapshot_secret(dice),
             8 => self.unusual_claims(dice),
             9 => self.named_volume(dice),
+            11 | 12 => self.unlabelled_content(dice),
             _ => self.labels(dice),
         }
     }
@@ -367,6 +368,29 @@ impl Expected {
         steps
     }
 
+    /// Takes the label away that says which node has a snapshot, and restores from the snapshot.
+    fn unlabelled_content(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+        let unlabel = unusual(Unusual::UnlabelContent {
+            snapshot: snapshot.clone(),
+        });
+        let source = Some(Source::Snapshot(snapshot.clone()));
+        let (_, restore) = self.plan_claim("ext4-now", size, source, dice);
+        let mut steps = vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, take, dice),
+            after(LATER, unlabel, dice),
+            after(SOON, restore, dice),
+        ];
+        if dice.percent(50) {
+            let delete = Action::DeleteSnapshot { name: snapshot };
+            steps.push(after(LATER, delete, dice));
+        }
+        steps
+    }
+
     /// Labels a node and a claim, and takes the labels away.
     fn labels(&mut self, dice: &mut Dice) -> Vec<Step> {
         let node = (*dice.pick(&["n1", "n2", "n3"])).to_owned();
@@ -422,7 +446,7 @@ mod tests {
                 kinds.insert(kind);
             }
         }
-        assert_eq!(kinds.len(), 10, "{kinds:?}");
+        assert_eq!(kinds.len(), 11, "{kinds:?}");
         let expected = ["attributes", "group snapshot", "snapshot", "storage"];
         assert_eq!(classes, BTreeSet::from(expected.map(str::to_owned)));
         assert!(unusual * 5 < all, "{unusual} of {all}");

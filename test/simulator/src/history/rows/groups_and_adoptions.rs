@@ -234,10 +234,14 @@ fn adopted_volume(expected: &mut Expected, dice: &mut Dice) -> Vec<Step> {
         after(SOON, first, dice),
         after(LATER, Action::DeletePod { name: pod }, dice),
     ];
+    // Data that is kept anyway shows nothing.
+    let elsewhere = dice.percent(50);
+    let policies: &[&str] = if elsewhere { &["Delete"] } else { &POLICIES };
     let adopt = Action::AdoptVolume {
         name: name.clone(),
         claim: claim.clone(),
-        policy: one_of(&POLICIES, dice),
+        policy: one_of(policies, dice),
+        elsewhere,
     };
     steps.push(after(AT_ONCE, Action::DeleteClaim { name: claim }, dice));
     steps.push(after(LATER, adopt, dice));
