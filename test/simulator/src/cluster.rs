@@ -23,10 +23,12 @@ use crate::history::{History, World, trouble};
 use crate::machine::{Contents, Machine};
 use crate::{effects, model, oracle, recording, trace};
 
+pub(crate) use bars::Bars;
 use prepared::objects;
 pub(crate) use prepared::{classes, node_objects, storage_class};
 use troubles::Recovery;
 
+mod bars;
 mod nodes;
 mod prepared;
 mod troubles;
@@ -67,6 +69,7 @@ pub(crate) struct Cluster {
     /// Kubernetes' own controllers.
     models: JoinSet<()>,
     heartbeats: Heartbeats,
+    pub(crate) bars: Bars,
     /// A node has stopped, so the models include the one that watches nodes.
     are_nodes_watched: bool,
     /// The last backup, and the version of the API server then.
@@ -158,6 +161,7 @@ impl Cluster {
             replicas: all,
             models,
             heartbeats: Heartbeats::default(),
+            bars: Bars::default(),
             are_nodes_watched: false,
             backup: None,
             due: BTreeMap::new(),
@@ -169,6 +173,11 @@ impl Cluster {
     /// The node that all pods go to, if there is only one.
     pub(crate) fn only_node(&self) -> Option<&'static str> {
         (self.machines.len() == 1).then_some(NODE)
+    }
+
+    /// True if there is only one node, and nothing has failed that recovers.
+    pub(crate) fn has_no_troubles(&self) -> bool {
+        self.only_node().is_some() && self.troubles == 0
     }
 
     /// The content of all pools, but for those of nodes that have left for good.

@@ -20,8 +20,10 @@ use crate::model::view::{event_about, event_note};
 use crate::{shim, trace};
 
 mod answers;
+mod secret_reads;
 
 use answers::{AnswerOutcome, Answers, Refusal};
+pub(crate) use secret_reads::SecretReads;
 
 /// More requests of one actor in a virtual minute come from a loop that does not wait.
 const PER_MINUTE: u64 = 3000;
@@ -91,6 +93,7 @@ pub(crate) struct Doors {
     paces: Arc<Mutex<BTreeMap<&'static str, Pace>>>,
     writes: Arc<watch::Sender<u64>>,
     weather: Arc<Mutex<Weather>>,
+    pub(crate) secret_reads: SecretReads,
 }
 
 impl Doors {
@@ -101,6 +104,7 @@ impl Doors {
             paces: Arc::default(),
             writes: Arc::new(watch::Sender::new(0)),
             weather: Arc::default(),
+            secret_reads: SecretReads::default(),
         }
     }
 
@@ -185,6 +189,7 @@ impl Doors {
         let pace = paces.entry(actor).or_default();
         let (method, path) = (request.method(), request.uri().path());
         pace.count(format_args!("{actor} {method} {path}"));
+        self.secret_reads.note(actor, method, path);
         let (weather, now) = (self.weather.lock(), shim::now());
         let late = weather.late.get(actor);
         let is_hostloop = actor.starts_with("node") || actor.starts_with("leader");

@@ -260,6 +260,13 @@ impl Machine {
         self.contents().handles().chain(unreadable).collect()
     }
 
+    /// The same, by what the pool has on its disk.
+    pub(crate) fn handles_on_disk(&self) -> BTreeSet<String> {
+        let unreadable = self.unreadable().map(str::to_owned);
+        let contents = self.site.contents();
+        contents.handles().chain(unreadable).collect()
+    }
+
     /// True if the volume with this handle was there when the driver's process died.
     pub(crate) fn has_outlived_driver(&self, handle: &str) -> bool {
         self.survivors.contains(handle)

@@ -12,6 +12,14 @@ const NO_ROOM: [&str; 3] = ["room", FULL, "enough free storage"];
 /// The driver's answer to a call for which a disk lacks space.
 const FULL: &str = "ResourceExhausted";
 
+/// What a process says of a call that it can't make.
+const NO_DRIVER: &str = "this process has no CSI driver";
+
+/// True if a process speaks of a call that it can't make.
+pub(crate) fn lacks_driver(message: &str) -> bool {
+    message.contains(NO_DRIVER)
+}
+
 /// True if a call waits for a thread of the driver.
 pub(crate) fn waits_for_thread(message: &str) -> bool {
     message.contains(WAITS)
@@ -45,7 +53,13 @@ mod tests {
     fn words_of_messages_are_found() {
         type Rule = fn(&str) -> bool;
         let changes = "the call waits for the changes in its pool that came before it";
-        let cases: [(Rule, &str, bool); 10] = [
+        let cases: [(Rule, &str, bool); 12] = [
+            (
+                lacks_driver,
+                "ListSnapshots: Unavailable: this process has no CSI driver",
+                true,
+            ),
+            (lacks_driver, "code = Unavailable", false),
             (waits_for_thread, changes, true),
             (waits_for_changes, changes, true),
             (waits_for_thread, "the call waits for copies", true),

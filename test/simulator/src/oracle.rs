@@ -12,8 +12,12 @@ use crate::shim;
 mod access_modes;
 mod adopted;
 mod advice;
+mod asked_secrets;
 mod attachments;
+mod barred;
+mod begun;
 mod bound;
+mod callers;
 mod capacity;
 mod claims;
 mod deletions;
@@ -27,16 +31,21 @@ mod hindered;
 mod images;
 mod inline_volumes;
 mod kept;
+mod late;
 mod leftovers;
 mod lives;
 mod lost;
+mod made;
 mod missing;
 mod named_pools;
 mod namespaces;
+mod new_volumes;
 mod objects;
+mod own_faults;
 mod ownership;
 mod pools;
 mod promises;
+mod published;
 mod records;
 mod refusals;
 mod remedies;
@@ -45,16 +54,22 @@ mod sizes;
 mod snapshots;
 mod stamps;
 mod starved;
+mod too_late;
 mod waiting;
 
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
+pub(crate) use asked_secrets::watch as watch_calls;
+pub(crate) use barred::watch as watch_choices;
+use begun::Unbegun;
 use departures::Departures;
 use discards::Discards;
 use hindered::Hindered;
 use kept::Kept;
+use late::Late;
 use lives::{Lives, Present};
 use lost::Lost;
+use new_volumes::NewVolumes;
 use objects::Objects;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
@@ -76,7 +91,10 @@ pub(crate) struct Oracle {
     departures: Departures,
     discards: Discards,
     refusals: Refusals,
+    late: Late,
+    new_volumes: NewVolumes,
     stamps: StampHistories,
+    unbegun: Unbegun,
 }
 
 impl Oracle {
@@ -127,9 +145,13 @@ impl Oracle {
         let of_claims = cluster.api.shared("persistentvolumeclaims");
         self.refusals.note(cluster, &of_claims);
         self.discards.note(cluster, &of_claims);
+        made::is_as_claimed(&objects, &of_claims);
+        self.unbegun.check(cluster, &objects, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
+        self.new_volumes.check(cluster, &objects, &of_claims);
+        too_late::check(cluster, &objects, &of_claims);
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
@@ -144,6 +166,7 @@ impl Oracle {
         inline_volumes::are_within_limits(cluster);
         named_pools::are_theirs(cluster, &objects);
         described::are_right(cluster, &objects);
+        self.late.check(cluster);
         self.promises.check(cluster);
     }
 
@@ -151,7 +174,10 @@ impl Oracle {
     pub(crate) fn liveness(&self, cluster: &Cluster, advice: Advice) {
         let objects = Objects::of(cluster);
         starved::check(cluster);
+        own_faults::are_missing(cluster, &objects);
+        callers::have_drivers(cluster);
         pools::are_open(cluster);
+        pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
         records::are_named(cluster);
         images::are_known(cluster);
@@ -162,11 +188,21 @@ impl Oracle {
         access_modes::are_true(cluster, &objects);
         self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);
+        published::name_their_pools(cluster);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
         groups::are_done(cluster, &objects, &self.lost, advice);
         adopted::are_usable(cluster, &objects, &self.hindered);
         deletions::check(&objects, advice);
+        if advice == Advice::Followed {
+            deletions::check_data(cluster);
+        }
+    }
+
+    /// Checks after users have deleted everything, and a quiet time, that the data goes which they
+    /// did not want to keep, before an administrator deletes the rest.
+    pub(crate) fn letting_go(&self, cluster: &Cluster) {
+        deletions::check_data(cluster);
     }
 
     /// Checks after everything was deleted, and a quiet time, that nothing is left but what was to
@@ -174,6 +210,7 @@ impl Oracle {
     pub(crate) fn emptiness(&self, cluster: &Cluster) {
         leftovers::objects_are_gone(cluster);
         leftovers::nodes_are_idle(cluster);
+        pools::are_known(cluster);
         pools::are_tidy(cluster);
         records::unreadable_are_deleted(self, cluster);
         let contents = cluster.contents();

@@ -269,6 +269,8 @@ async fn live(history: &History, until: Until, dir: &Path, waits: &Waits) -> u64
     // has the other driver.
     foreign::objects().for_each(|object| drop(cluster.api.put(object)));
     oracle::watch_writes(&cluster.api);
+    oracle::watch_choices(&cluster.api, &cluster.bars);
+    oracle::watch_calls(&cluster.api, cluster.doors.secret_reads.clone());
     let mut oracle = Oracle::default();
     oracle.watch(&cluster.api);
     history.traits().for_each(|about| say("world", about));
@@ -401,6 +403,7 @@ async fn end(history: &History, client: &Client, cluster: &mut Cluster, oracle: 
             cluster.recover_all().await;
         }
         quiet(history, cluster, oracle).await;
+        oracle.letting_go(cluster);
     }
     // The driver's node deletes an empty volume without an object after hours: its object may only
     // be late.

@@ -17,6 +17,12 @@ pub(crate) fn content(name: &str) -> String {
     format!("{BEGIN}-{name}")
 }
 
+/// The name of the secret for changes of the attributes of a claim's volume. It is another one than for
+/// the other calls about the volume.
+pub(crate) fn to_modify(claim: &str) -> String {
+    format!("{claim}-modify")
+}
+
 /// A secret of users.
 pub(crate) fn object(name: &str) -> Value {
     json!({"apiVersion": "v1", "kind": "Secret",

@@ -10,7 +10,7 @@ use crate::model::view::collection;
 
 use claims::NewClaim;
 
-pub(crate) use adoptions::ADOPTED;
+pub(crate) use adoptions::{ADOPTED, MAKER};
 pub(crate) use claims::{ENOUGH, ENOUGH_OF};
 pub(crate) use class_versions::path as class_path;
 pub(crate) use greed::{be_greedy, be_modest};
@@ -157,6 +157,11 @@ pub(crate) async fn act(
             handle,
             policy,
         } => adoptions::existing(client, name, handle, policy).await,
+        Action::PreprovisionedGroup {
+            name,
+            handle,
+            policy,
+        } => groups::existing(client, name, handle, policy).await,
         Action::DeleteSnapshot { name } => delete(client, &path("volumesnapshots", name)).await,
         Action::DeleteContent { snapshot } => snapshots::delete_content(client, snapshot).await,
         Action::Label { name, label } => claims::label(client, name, label).await,
@@ -185,7 +190,11 @@ pub(crate) async fn act(
             name,
             claim,
             policy,
-        } => adoptions::volume(client, name, claim, policy).await,
+            elsewhere,
+        } => {
+            let maker = adoptions::maker(*elsewhere);
+            adoptions::volume(client, name, claim, (policy.as_str(), maker)).await
+        }
         Action::Grow { name, by } => claims::grow(client, name, *by).await,
         Action::TakeBack { name } => claims::take_back(client, name).await,
         Action::Attributes { name, class } => claims::select_attributes(client, name, class).await,
@@ -195,7 +204,7 @@ pub(crate) async fn act(
         Action::DeleteClass { name } => class_versions::delete(client, name).await,
         Action::Namespace => namespaces::create(client).await,
         Action::DeleteNamespace => namespaces::delete(client).await,
-        Action::Unusual { unusual } => unusual::act(client, unusual).await,
+        Action::Unusual { unusual } => unusual::act(client, unusual, host).await,
         Action::Foreign { step } => foreign::act(client, step).await,
         // The cluster does it.
         Action::World { .. } => Ok(()),

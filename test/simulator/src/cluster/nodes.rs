@@ -3,7 +3,9 @@
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
+use crate::cluster::bars::with_bar;
 use crate::cluster::troubles::Recovery;
+use crate::history::trouble::Bar;
 use crate::machine::Machine;
 use crate::model::OUT_OF_SERVICE;
 use crate::model::view::items;
@@ -26,6 +28,8 @@ impl Cluster {
             return;
         }
         self.stop_node(node).await;
+        // Its kubelet registers another one.
+        self.bars.lift(self.machines[node].name());
         self.machines[node].leave(!returns);
         self.correct_node(node);
         self.doors.announce();
@@ -71,8 +75,29 @@ impl Cluster {
         self.boot_node(node);
     }
 
+    /// Keeps ordinary pods off a node for these seconds.
+    pub(super) fn bar_node(&mut self, node: usize, by: Bar, seconds: u64) {
+        let name = self.machines[node].name();
+        if self.machines[node].is_away() || self.bars.of(name).is_some() {
+            trace::line("world", "it has left, or takes no pods already");
+            return;
+        }
+        self.bars.set(name, by);
+        self.correct_node(node);
+        self.doors.announce();
+        self.recover_after(seconds, Recovery::Unbarred(node));
+    }
+
+    /// Lets a node have ordinary pods again.
+    pub(super) fn unbar_node(&mut self, node: usize) {
+        self.bars.lift(self.machines[node].name());
+        self.correct_node(node);
+        self.doors.announce();
+    }
+
     /// Does what an administrator does about a node, unless the API server has it so: a node that
-    /// has left is deleted, and only one that is out of service is marked so.
+    /// has left is deleted, only one that is out of service is marked so, and only one that is barred
+    /// takes no ordinary pods.
     pub(super) fn correct_node(&self, node: usize) {
         let machine = &self.machines[node];
         let path = format!("/api/v1/nodes/{}", machine.name());
@@ -87,6 +112,11 @@ impl Cluster {
         let object = self.api.get(&path);
         let marked = object.and_then(|object| marked(object, machine.is_out_of_service));
         if let Some(object) = marked {
+            self.api.put(object);
+        }
+        let object = self.api.get(&path);
+        let bar = self.bars.of(machine.name());
+        if let Some(object) = object.and_then(|object| with_bar(object, bar)) {
             self.api.put(object);
         }
     }

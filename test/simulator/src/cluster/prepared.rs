@@ -47,6 +47,7 @@ pub(crate) fn classes() -> impl Iterator<Item = Value> {
         "StorageClass",
         "VolumeAttributesClass",
         "VolumeSnapshotClass",
+        "VolumeGroupSnapshotClass",
     ];
     objects(0, false).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
 }

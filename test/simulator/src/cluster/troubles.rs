@@ -26,6 +26,8 @@ pub(super) enum Recovery {
     Return(usize),
     /// A node starts that is no longer out of service.
     Service(usize),
+    /// A node takes ordinary pods again.
+    Unbarred(usize),
     /// A process of the cluster's controllers starts.
     Replica(usize),
     /// An administrator does what the driver of a node advises about its pool.
@@ -114,6 +116,7 @@ impl Cluster {
             Trouble::OutOfService { node, seconds } => {
                 self.take_out_of_service(*node, *seconds).await;
             }
+            Trouble::NodeBarred { node, by, seconds } => self.bar_node(*node, *by, *seconds),
             Trouble::FileDamaged {
                 node,
                 file,
@@ -225,6 +228,7 @@ impl Cluster {
             Recovery::Boot(node) => self.boot_node(node),
             Recovery::Return(node) => self.return_node(node),
             Recovery::Service(node) => self.return_to_service(node),
+            Recovery::Unbarred(node) => self.unbar_node(node),
             Recovery::Replica(replica) => self.replicas[replica].begin(&self.doors),
             Recovery::Pool(node) => self.machines[node].follow_advice(),
             Recovery::Room(node) => effects::make_room(self.machines[node].name()),

@@ -53,6 +53,12 @@ pub(crate) enum Action {
         handle: String,
         policy: String,
     },
+    /// Creates a group of snapshots and a content for data that does not exist.
+    PreprovisionedGroup {
+        name: String,
+        handle: String,
+        policy: String,
+    },
     /// Deletes a snapshot.
     DeleteSnapshot { name: String },
     /// Deletes the content of a snapshot.
@@ -91,6 +97,9 @@ pub(crate) enum Action {
         name: String,
         claim: String,
         policy: String,
+        /// The new object says that another provisioner made the volume.
+        #[serde(default, skip_serializing_if = "is_false")]
+        elsewhere: bool,
     },
     /// Requests more of a claim, in bytes.
     Grow { name: String, by: u64 },
@@ -176,6 +185,13 @@ impl fmt::Display for Action {
                     "snapshot {name} of the existing data {handle:?}, {policy}"
                 )
             }
+            Action::PreprovisionedGroup {
+                name,
+                handle,
+                policy,
+            } => {
+                write!(f, "group {name} of the existing data {handle:?}, {policy}")
+            }
             Action::DeleteSnapshot { name } => write!(f, "delete snapshot {name}"),
             Action::DeleteContent { snapshot } => {
                 write!(f, "delete the content of snapshot {snapshot}")
@@ -216,10 +232,17 @@ impl fmt::Display for Action {
                 name,
                 claim,
                 policy,
-            } => write!(
-                f,
-                "take the volume that claim {claim} has left over as claim {name}, {policy}"
-            ),
+                elsewhere,
+            } => {
+                write!(
+                    f,
+                    "take the volume that claim {claim} has left over as claim {name}, {policy}"
+                )?;
+                if *elsewhere {
+                    write!(f, ", as another provisioner's")?;
+                }
+                Ok(())
+            }
             Action::Grow { name, by } => write!(f, "grow claim {name} by {by} bytes"),
             Action::TakeBack { name } => {
                 write!(f, "take the growth of claim {name} back as far as possible")

@@ -79,6 +79,8 @@ pub(crate) enum Trouble {
     },
     /// A node stops. An administrator marks it as out of service until it starts again.
     OutOfService { node: usize, seconds: u64 },
+    /// An administrator keeps ordinary pods off a node for some time.
+    NodeBarred { node: usize, by: Bar, seconds: u64 },
     /// The disk of a node has no room for some time.
     DiskFull { node: usize, seconds: u64 },
     /// The driver's process on a node dies, and its pool's `node.json` or a `state.json` is damaged.
@@ -94,6 +96,15 @@ pub(crate) enum Trouble {
     SlowAnswers { percent: u64, seconds: u64 },
     /// All watches break off, and the API server may have forgotten the changes so far.
     WatchesCut { forgotten: bool },
+}
+
+/// How an administrator keeps ordinary pods off a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum Bar {
+    /// By a taint, for pods that tolerate it.
+    Taint,
+    Cordon,
 }
 
 /// What becomes of the content of a file.
@@ -139,6 +150,7 @@ impl Trouble {
             | Trouble::FileDamaged { node, .. }
             | Trouble::NodeLeaves { node, .. }
             | Trouble::OutOfService { node, .. }
+            | Trouble::NodeBarred { node, .. }
             | Trouble::RecordDamaged { node, .. } => (*node, 0),
             Trouble::ReplicaDies { replica, .. } | Trouble::ReplicaLate { replica, .. } => {
                 (0, *replica)
@@ -255,6 +267,13 @@ impl fmt::Display for Trouble {
                 "node n{} stops, and is out of service for {seconds} s",
                 node + 1
             ),
+            Trouble::NodeBarred { node, by, seconds } => {
+                let how = match by {
+                    Bar::Taint => "has a taint",
+                    Bar::Cordon => "is cordoned",
+                };
+                write!(f, "node n{} {how} for {seconds} s", node + 1)
+            }
             Trouble::FileDamaged {
                 node,
                 file,
@@ -301,9 +320,11 @@ mod tests {
 
     #[test]
     fn troubles_are_of_nodes_and_replicas_that_there_are() {
-        for (world, all) in [(World::Calm, 0), (World::Rough, 18), (World::Hard, 20)] {
+        for (world, all) in [(World::Calm, 0), (World::Rough, 19), (World::Hard, 21)] {
             let mut kinds = std::collections::HashSet::new();
-            for trouble in (0..3000).filter_map(|step| Trouble::at(1, world, step)) {
+            // A history has some troubles at most once.
+            let troubles = (0..3000).filter_map(|at| Trouble::at(at / 60, world, at % 60));
+            for trouble in troubles {
                 let (node, replica) = trouble.about();
                 assert!(node < NODES && replica < REPLICAS, "{trouble}");
                 kinds.insert(std::mem::discriminant(&trouble));

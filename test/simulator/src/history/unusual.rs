@@ -41,6 +41,8 @@ pub(crate) enum Unusual {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<String>,
     },
+    /// Takes the label with its node away from the content of a snapshot.
+    UnlabelContent { snapshot: String },
 }
 
 /// A field of a claim that few claims have.
@@ -62,6 +64,8 @@ pub(crate) enum ClassKind {
     Storage,
     Attributes,
     Snapshot,
+    /// Of groups of snapshots.
+    Group,
 }
 
 /// A kind of objects with labels that users set.
@@ -116,6 +120,12 @@ impl fmt::Display for Unusual {
                 Some(value) => write!(f, "label {of} {name} with {value}"),
                 None => write!(f, "take the label of {of} {name} away"),
             },
+            Unusual::UnlabelContent { snapshot } => {
+                write!(
+                    f,
+                    "take the node away from the content of snapshot {snapshot}"
+                )
+            }
         }
     }
 }
@@ -126,6 +136,7 @@ impl fmt::Display for ClassKind {
             ClassKind::Storage => "storage",
             ClassKind::Attributes => "attributes",
             ClassKind::Snapshot => "snapshot",
+            ClassKind::Group => "group snapshot",
         })
     }
 }

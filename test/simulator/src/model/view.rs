@@ -269,7 +269,7 @@ pub(crate) fn collection(plural: &str, namespace: &str) -> String {
         "volumesnapshots" | "volumesnapshotcontents" | "volumesnapshotclasses" => {
             "/apis/snapshot.storage.k8s.io/v1"
         }
-        "volumegroupsnapshots" | "volumegroupsnapshotcontents" => {
+        "volumegroupsnapshots" | "volumegroupsnapshotcontents" | "volumegroupsnapshotclasses" => {
             "/apis/groupsnapshot.storage.k8s.io/v1"
         }
         "leases" => "/apis/coordination.k8s.io/v1",

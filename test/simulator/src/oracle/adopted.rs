@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, DRIVER};
 use crate::machine::Contents;
 use crate::model::view::{
     annotation, claims_of, is_deleting, is_unbound, items, name, namespace, text, uid,
 };
 use crate::oracle::hindered::Hindered;
 use crate::oracle::objects::{Objects, state};
-use crate::users::{ADOPTED, content_path, volume_path};
+use crate::users::{ADOPTED, MAKER, content_path, volume_path};
 use crate::{messages, trace};
 
 /// What the oracle remembers of contents that were made by hand.
@@ -74,11 +74,17 @@ pub(super) fn kept(contents: &[Arc<Value>]) -> BTreeMap<&str, bool> {
     kept
 }
 
-/// True if the deletion of a volume object leaves the data: its policy says so, or it was never
-/// bound.
+/// True if the deletion of a volume object leaves the data: its policy says so, another provisioner
+/// made it, or it was never bound.
 pub(super) fn keeps(volume: &Value) -> bool {
     volume["spec"]["persistentVolumeReclaimPolicy"] == "Retain"
+        || is_of_another(volume)
         || text(volume, "/spec/claimRef/uid").is_empty()
+}
+
+/// True if a volume object says that another provisioner made the volume. Only that one deletes it.
+pub(super) fn is_of_another(volume: &Value) -> bool {
+    annotation(volume, MAKER).is_some_and(|maker| maker != DRIVER)
 }
 
 /// True if a reference is to this object, or may become one.
@@ -254,14 +260,16 @@ mod tests {
 
     #[test]
     fn volume_objects_that_leave_their_data() {
-        for (policy, claim, expected) in [
-            ("Delete", "1", false),
-            ("Retain", "1", true),
-            ("Delete", "", true),
+        for (policy, claim, maker, expected) in [
+            ("Delete", "1", None, false),
+            ("Delete", "1", Some(DRIVER), false),
+            ("Delete", "1", Some("former.csi.dev"), true),
+            ("Retain", "1", Some(DRIVER), true),
+            ("Delete", "", Some(DRIVER), true),
         ] {
-            let volume = json!({"spec": {"persistentVolumeReclaimPolicy": policy,
-                "claimRef": {"uid": claim}}});
-            assert_eq!(keeps(&volume), expected, "{policy} {claim}");
+            let volume = json!({"metadata": {"annotations": {MAKER: maker}},
+                "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {"uid": claim}}});
+            assert_eq!(keeps(&volume), expected, "{policy} {claim} {maker:?}");
         }
     }
 

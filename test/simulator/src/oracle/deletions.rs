@@ -2,9 +2,11 @@
 
 use serde_json::Value;
 
-use crate::model::view::{has_finalizer, is_deleting, name};
+use crate::cluster::Cluster;
+use crate::model::view::{has_finalizer, is_deleting, name, text, uid};
+use crate::oracle::adopted;
 use crate::oracle::advice::Advice;
-use crate::oracle::objects::{Objects, state};
+use crate::oracle::objects::{Objects, ours, state};
 use crate::trace;
 
 /// Keeps a claim while a pod uses it.
@@ -47,6 +49,51 @@ pub(super) fn check(objects: &Objects, advice: Advice) {
     }
 }
 
+/// The contents of snapshots and groups, the objects that these belong to, and where they say so.
+const CONTENTS: [(&str, &str, &str); 2] = [
+    (
+        "volumesnapshotcontents",
+        "volumesnapshots",
+        "/spec/volumeSnapshotRef/uid",
+    ),
+    (
+        "volumegroupsnapshotcontents",
+        "volumegroupsnapshots",
+        "/spec/volumeGroupSnapshotRef/uid",
+    ),
+];
+
+/// Checks that volumes and contents are gone which users have given up, without an administrator.
+pub(super) fn check_data(cluster: &Cluster) {
+    let volumes = ours(cluster, "persistentvolumes");
+    let mut left: Vec<Value> = volumes.into_iter().filter(is_given_up).collect();
+    for (contents, owners, owner) in CONTENTS {
+        let owners = ours(cluster, owners);
+        let mut contents = ours(cluster, contents);
+        contents.retain(|content| {
+            let has_owner = owners.iter().any(|it| uid(it) == text(content, owner));
+            is_deleting(content) && !has_owner
+        });
+        left.extend(contents);
+    }
+    for object in left {
+        let (kind, name) = (text(&object, "/kind"), name(&object));
+        trace::violation(format!(
+            "{kind} not gone: {name}, and nothing may keep it: {}",
+            state(&object)
+        ));
+    }
+}
+
+/// True if nothing needs a volume any more: its claim is gone, and it goes with its claim or was
+/// deleted itself.
+fn is_given_up(volume: &Value) -> bool {
+    let phase = text(volume, "/status/phase");
+    let goes_with_claim = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete"
+        && !adopted::is_of_another(volume);
+    phase == "Released" && goes_with_claim || phase != "Bound" && is_deleting(volume)
+}
+
 /// True if something may keep a deleted claim.
 fn is_kept(objects: &Objects, claim: &Value, advice: Advice) -> bool {
     has_finalizer(claim, OF_PODS) && objects.users(claim).next().is_some()
@@ -77,4 +124,35 @@ pub(super) fn keeping(objects: &Objects) -> impl Iterator<Item = &Value> {
     claims
         .flat_map(move |claim| objects.to_be_taken(claim))
         .filter(|snapshot| !is_deleting(snapshot))
+}
+
+#[cfg(test)]
+mod tests {
+    use rstest::rstest;
+    use serde_json::json;
+
+    use super::*;
+    use crate::users::MAKER;
+
+    #[rstest]
+    #[case::bound("Delete", "Bound", false, false)]
+    #[case::deleted_while_its_claim_is_there("Delete", "Bound", true, false)]
+    #[case::released("Delete", "Released", false, true)]
+    #[case::kept("Retain", "Released", false, false)]
+    #[case::kept_without_an_object("Retain", "Released", true, true)]
+    #[case::free("Delete", "Available", false, false)]
+    #[case::deleted_while_it_is_free("Delete", "Available", true, true)]
+    fn volumes_that_nothing_needs(
+        #[case] policy: &str,
+        #[case] phase: &str,
+        #[case] is_deleted: bool,
+        #[case] expected: bool,
+    ) {
+        let volume = json!({"metadata": {"deletionTimestamp": is_deleted.then_some("now")},
+            "spec": {"persistentVolumeReclaimPolicy": policy}, "status": {"phase": phase}});
+        assert_eq!(is_given_up(&volume), expected);
+        let mut others = volume;
+        others["metadata"]["annotations"] = json!({MAKER: "former.csi.dev"});
+        assert_eq!(is_given_up(&others), expected && is_deleted);
+    }
 }

@@ -1,5 +1,6 @@
-//! What a power cut must leave: images as their records say, and records as the API server knows
-//! them. Without a power cut, nothing is lost that could be missing here.
+//! Images are as their records say, and records as the API server knows them, also after a power cut.
+//! The records are those that the driver knows, so the image of a volume must be there as long as the
+//! driver says that the volume is.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -51,10 +52,9 @@ impl Facts {
     }
 }
 
-/// Checks the readable records and the images of all nodes that have lost their power. `objects`
-/// are the PersistentVolumes.
+/// Checks the readable records and the images of all nodes. `objects` are the PersistentVolumes.
 pub(super) fn are_whole(cluster: &Cluster, objects: &[Arc<Value>]) {
-    for machine in after_power_cuts(cluster) {
+    for machine in &cluster.machines {
         let Contents {
             volumes, snapshots, ..
         } = machine.contents();
@@ -75,9 +75,9 @@ pub(super) fn are_whole(cluster: &Cluster, objects: &[Arc<Value>]) {
     }
 }
 
-/// Checks that recovery found nothing after a power cut that a power cut may not leave.
+/// Checks that recovery found nothing that neither a death nor a power cut may leave.
 pub(super) fn are_known(cluster: &Cluster) {
-    for pools in after_power_cuts(cluster).filter_map(Machine::pools) {
+    for pools in cluster.machines.iter().filter_map(Machine::pools) {
         for noted in pools.noted_problems() {
             let is_loss = matches!(
                 noted.problem,
@@ -93,11 +93,6 @@ pub(super) fn are_known(cluster: &Cluster) {
             }
         }
     }
-}
-
-fn after_power_cuts(cluster: &Cluster) -> impl Iterator<Item = &Machine> {
-    let machines = cluster.machines.iter();
-    machines.filter(|machine| machine.has_lost_power())
 }
 
 /// Checks what has this handle in this folder, with the size and the format in its record.

@@ -297,11 +297,12 @@ fn goes_without_data(volume: &Value) -> bool {
 }
 
 /// True if the data of a volume must be there. The provisioner deletes that of a released volume
-/// with the policy Delete.
+/// with the policy Delete, unless another one made it.
 fn keeps_volume(volume: &Value, claim: Option<&Value>) -> bool {
     let phase = text(volume, "/status/phase");
     let is_released = phase == "Released" || phase == "Failed";
-    let is_kept = text(volume, "/spec/persistentVolumeReclaimPolicy") != "Delete";
+    let is_to_stay = text(volume, "/spec/persistentVolumeReclaimPolicy") != "Delete";
+    let is_kept = is_to_stay || adopted::is_of_another(volume);
     claim.is_some() && !is_released || is_kept && !is_deleting(volume)
 }
 

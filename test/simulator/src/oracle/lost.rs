@@ -55,17 +55,22 @@ impl Lost {
     /// Notes what does not fit, while calls from before may still end.
     pub(super) fn note(&mut self, cluster: &Cluster) {
         let now = shim::now();
-        let has_echo = self.has_echo(now);
-        if !has_echo && self.doomed.is_empty() {
+        if !self.has_echo(now) && self.doomed.is_empty() && self.objects.is_empty() {
             return;
         }
-        let data = cluster.handles();
+        let (data, objects) = (cluster.handles(), handles_of_objects(cluster));
         self.note_doomed(now, &data);
-        if has_echo {
-            let objects = handles_of_objects(cluster);
-            self.data.extend(objects.difference(&data).cloned());
-            self.objects.extend(data.difference(&objects).cloned());
+        self.note_misfits(now, &data, &objects);
+    }
+
+    /// Notes what objects have no data, and what data has no object. What has an object again goes
+    /// with that one.
+    fn note_misfits(&mut self, now: Duration, data: &BTreeSet<String>, objects: &BTreeSet<String>) {
+        if self.has_echo(now) {
+            self.data.extend(objects.difference(data).cloned());
+            self.objects.extend(data.difference(objects).cloned());
         }
+        self.objects.retain(|handle| !objects.contains(handle));
     }
 
     /// Notes what of the doomed data is gone, while a call from before may still have waited.
@@ -165,6 +170,37 @@ mod tests {
         ] {
             lost.note_doomed(Duration::from_secs(seconds), &data);
             assert_eq!(lost.data, noted, "{seconds}");
+        }
+    }
+
+    #[test]
+    fn data_is_lost_as_long_as_it_has_no_object() {
+        let mut lost = Lost {
+            since: Some(Duration::from_secs(100)),
+            ..Lost::default()
+        };
+        for (seconds, data, objects, without_object, without_data) in [
+            (
+                100,
+                set(&["a", "b"]),
+                set(&["b", "c"]),
+                set(&["a"]),
+                set(&["c"]),
+            ),
+            (160, set(&["a", "b"]), set(&["b"]), set(&["a"]), set(&["c"])),
+            // Later, what has no object has lost it in another way.
+            (200, set(&["a", "b"]), set(&[]), set(&["a"]), set(&["c"])),
+            (
+                300,
+                set(&["a", "b"]),
+                set(&["a", "d"]),
+                set(&[]),
+                set(&["c"]),
+            ),
+        ] {
+            lost.note_misfits(Duration::from_secs(seconds), &data, &objects);
+            assert_eq!(lost.objects, without_object, "{seconds}");
+            assert_eq!(lost.data, without_data, "{seconds}");
         }
     }
 

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::cluster::{Cluster, NAMESPACE, classes};
 use crate::model::view::{name, namespace, text};
 use crate::oracle::advice::AdvisedRequest;
-use crate::oracle::hindered;
+use crate::oracle::{asked_secrets, hindered};
 use crate::secret;
 use crate::users::{class_path, path};
 
@@ -24,6 +24,7 @@ pub(super) fn advice(cluster: &Cluster, claims: &[Value]) -> Vec<AdvisedRequest>
     let mut all: Vec<AdvisedRequest> = made.collect();
     let volumes = cluster.api.all("persistentvolumes");
     let wanted = volumes.iter().flat_map(hindered::secrets);
+    let wanted = wanted.chain(volumes.iter().filter_map(asked_secrets::to_modify));
     let wanted: BTreeSet<String> = wanted.chain(claims.iter().filter_map(of_claim)).collect();
     for at in wanted {
         let name = at.strip_prefix(&format!("{}/", path("secrets", "")));

@@ -1,5 +1,6 @@
 //! Whether drivers have their pools open, and nothing unfinished in them.
 
+use std::collections::BTreeSet;
 use std::path::Path;
 
 use crate::cluster::Cluster;
@@ -30,6 +31,29 @@ pub(super) fn are_open(cluster: &Cluster) {
     }
 }
 
+/// Checks that each driver with an open pool knows what its disk has, and nothing else. Other rules
+/// ask the driver what there is.
+pub(super) fn are_known(cluster: &Cluster) {
+    let machines = cluster.machines.iter();
+    let open = machines.filter(|one| one.pools().is_some() && one.why_pool_is_missing().is_none());
+    for machine in open {
+        for wrong in differences(&machine.handles(), &machine.handles_on_disk()) {
+            trace::violation(format!("a pool suffers: on {}, {wrong}", machine.name()));
+        }
+    }
+}
+
+/// What is wrong with a driver that knows these handles, if its disk has those.
+fn differences(known: &BTreeSet<String>, on_disk: &BTreeSet<String>) -> Vec<String> {
+    let lost = known
+        .difference(on_disk)
+        .map(|handle| format!("the driver knows {handle}, which its disk does not have"));
+    let forgotten = on_disk
+        .difference(known)
+        .map(|handle| format!("the disk has {handle}, which its driver does not know"));
+    lost.chain(forgotten).collect()
+}
+
 /// Checks that drivers have finished, or cleaned up, what they once began.
 pub(super) fn are_tidy(cluster: &Cluster) {
     for machine in cluster.machines.iter().filter(|one| one.pools().is_some()) {
@@ -56,6 +80,20 @@ fn unfinished(pool: &Path) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::oracle::departures::tests::set;
+
+    #[test]
+    fn a_driver_knows_what_its_disk_has() {
+        for (known, on_disk, wrong) in [
+            (set(&["a", "b"]), set(&["a", "b"]), 0),
+            (set(&["a", "b"]), set(&["a"]), 1),
+            (set(&["a"]), set(&["a", "b"]), 1),
+            (set(&["a"]), set(&["b"]), 2),
+        ] {
+            let found = differences(&known, &on_disk);
+            assert_eq!(found.len(), wrong, "{found:?}");
+        }
+    }
 
     #[test]
     fn only_entries_on_their_way_are_unfinished() {

@@ -1,10 +1,12 @@
 //! The sizes at rest of what grows while there is work: queues, locks, kubelet's retries and caches.
+//! What a node's metrics say of its capacity objects is true.
 
 use std::collections::BTreeMap;
 
 use hostloop_controllers::manager::Telemetry;
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, TOPOLOGY};
+use crate::foreign::is_foreign;
 use crate::model::view::plural;
 
 /// The kinds of which a process of a node may have only a part.
@@ -26,6 +28,8 @@ struct Sizes {
     queues: BTreeMap<String, u64>,
     /// The number of objects, by kind and by scope.
     caches: BTreeMap<(String, String), u64>,
+    /// The number of capacity objects that the process needs and has.
+    capacities: Option<u64>,
 }
 
 impl Sizes {
@@ -44,9 +48,19 @@ impl Sizes {
             } else if sample.starts_with("hostloop_cached_objects{") {
                 let key = (label(sample, "kind"), label(sample, "scope"));
                 sizes.caches.insert(key, value);
+            } else if sample == "csistoragecapacities_desired_current" {
+                sizes.capacities = Some(value);
             }
         }
         sizes
+    }
+
+    /// What is not true of the capacity objects of a node, if there are so many.
+    fn wrong_capacities(&self, there: u64) -> Option<String> {
+        let said = self.capacities.filter(|said| *said != there)?;
+        Some(format!(
+            "its metrics say that it has {said} capacity objects, and the API server has {there}"
+        ))
     }
 
     /// What is not at rest, if there are as many objects of a kind as `there` says.
@@ -86,7 +100,10 @@ pub(crate) fn not_at_rest(cluster: &Cluster) -> Vec<String> {
         let those = sizes.wrong(is_narrow, |kind| {
             cluster.api.shared(&plural(kind)).len() as u64
         });
-        wrong.extend(those.into_iter().map(|one| format!("{actor}: {one}")));
+        let capacities = is_narrow.then(|| capacities_of(cluster, actor));
+        let capacities = capacities.and_then(|there| sizes.wrong_capacities(there));
+        let all = those.into_iter().chain(capacities);
+        wrong.extend(all.map(|one| format!("{actor}: {one}")));
     }
     for machine in &cluster.machines {
         let name = machine.name();
@@ -98,6 +115,15 @@ pub(crate) fn not_at_rest(cluster: &Cluster) -> Vec<String> {
         }
     }
     wrong
+}
+
+/// The number of capacity objects of a node.
+fn capacities_of(cluster: &Cluster, node: &str) -> u64 {
+    let all = cluster.api.shared("csistoragecapacities");
+    let its = all
+        .iter()
+        .filter(|one| !is_foreign(one) && one["nodeTopology"]["matchLabels"][TOPOLOGY] == *node);
+    its.count() as u64
 }
 
 fn metrics(telemetry: &Telemetry) -> String {
@@ -117,7 +143,9 @@ mod tests {
         workqueue_adds_total{name=\"claims\"} 9\n\
         hostloop_cached_objects{kind=\"Pod\",scope=\"process\"} 1\n\
         hostloop_cached_objects{kind=\"Pod\",scope=\"cluster\"} 3\n\
-        hostloop_cached_objects{kind=\"StorageClass\",scope=\"process\"} 3\n";
+        hostloop_cached_objects{kind=\"StorageClass\",scope=\"process\"} 3\n\
+        csistoragecapacities_desired_goal 5\n\
+        csistoragecapacities_desired_current 4\n";
 
     #[test]
     fn queues_are_empty_and_caches_have_what_there_is() {
@@ -137,5 +165,12 @@ mod tests {
             });
             assert_eq!(found.len(), wrong, "{found:?}");
         }
+    }
+    #[test]
+    fn a_node_counts_its_capacity_objects() {
+        let sizes = Sizes::of(TEXT);
+        assert_eq!(sizes.wrong_capacities(4), None);
+        assert!(sizes.wrong_capacities(5).is_some());
+        assert_eq!(Sizes::default().wrong_capacities(5), None);
     }
 }

@@ -12,6 +12,11 @@ use crate::users::{Refused, content_path, path, send, volume_path};
 
 /// The annotation of a claim for a volume that was there before, with the handle of the volume.
 pub(crate) const ADOPTED: &str = "simulator/adopted";
+/// The annotation of a volume with the provisioner that made it.
+pub(crate) const MAKER: &str = "pv.kubernetes.io/provisioned-by";
+
+/// A provisioner that the cluster has no more.
+const OTHER: &str = "former.csi.dev";
 
 /// Creates a snapshot and a content for data that may exist.
 pub(super) async fn existing(
@@ -63,6 +68,11 @@ pub(super) async fn snapshot(
     existing(client, name, handle, policy).await
 }
 
+/// The provisioner that made a volume, as its object says. It deletes the volume.
+pub(super) fn maker(elsewhere: bool) -> &'static str {
+    if elsewhere { OTHER } else { DRIVER }
+}
+
 /// Replaces the volume object that a deleted claim has left, and creates a claim for the new one.
 /// Kubelet's path of a block device has the name of the volume object, so it could not know the
 /// device again before it has put it down: users wait for that, and leave these alone here.
@@ -70,7 +80,7 @@ pub(super) async fn volume(
     client: &Client,
     name: &str,
     old: &str,
-    policy: &str,
+    (policy, maker): (&str, &str),
 ) -> Result<(), Refused> {
     let volumes = collection("persistentvolumes", "");
     let all = send(client, Method::GET, &volumes, &Value::Null).await?;
@@ -78,7 +88,7 @@ pub(super) async fn volume(
     let Some(left) = left else {
         return Err(unfit(format!("claim {old} has left no volume")));
     };
-    let volume = successor(left, name, policy);
+    let volume = successor(left, name, (policy, maker));
     send(client, Method::POST, &volumes, &volume).await?;
     let at = volume_path(name_of(left));
     send(client, Method::DELETE, &at, &json!({})).await?;
@@ -104,13 +114,13 @@ fn is_left_of(volume: &Value, claim: &str) -> bool {
 }
 
 /// A volume object for the same data and a claim of this name, as the manual describes it.
-fn successor(volume: &Value, claim: &str, policy: &str) -> Value {
+fn successor(volume: &Value, claim: &str, (policy, maker): (&str, &str)) -> Value {
     let mut spec = volume["spec"].clone();
     spec["claimRef"] = json!({"namespace": NAMESPACE, "name": claim});
     spec["persistentVolumeReclaimPolicy"] = json!(policy);
     json!({"apiVersion": "v1", "kind": "PersistentVolume",
         "metadata": {"name": format!("adopted-{claim}"),
-            "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+            "annotations": {MAKER: maker}},
         "spec": spec})
 }
 
@@ -181,7 +191,10 @@ mod tests {
     #[test]
     fn a_successor_has_the_same_data_and_another_claim() {
         let left = left(&json!({}));
-        let volume = successor(&left, "c3", "Delete");
+        let volume = successor(&left, "c3", ("Delete", maker(false)));
+        assert_eq!(volume["metadata"]["annotations"][MAKER], DRIVER);
+        let others = successor(&left, "c3", ("Delete", maker(true)));
+        assert_eq!(others["metadata"]["annotations"][MAKER], OTHER);
         for field in ["csi", "capacity", "nodeAffinity", "accessModes"] {
             assert_eq!(volume["spec"][field], left["spec"][field], "{field}");
         }

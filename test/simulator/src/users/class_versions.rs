@@ -7,6 +7,7 @@ use crate::cluster::{DRIVER, classes, storage_class};
 use crate::history::unusual::ClassKind;
 use crate::machine::limits::POOL;
 use crate::model::view::{collection, plural};
+use crate::secret;
 use crate::users::{self, Refused, is_immediate, post};
 
 /// A mount option that the driver takes, and one that it refuses.
@@ -15,7 +16,7 @@ const BAD_OPTION: &str = "errors=panic";
 
 /// What begins the parameters that Kubernetes gives a meaning to.
 const RESERVED: &str = "csi.storage.k8s.io";
-/// The calls for which a class names secrets.
+/// The calls for which a class names one secret.
 const CALLS: [&str; 5] = [
     "provisioner",
     "controller-expand",
@@ -30,6 +31,7 @@ pub(super) fn kind(of: ClassKind) -> &'static str {
         ClassKind::Storage => "StorageClass",
         ClassKind::Attributes => "VolumeAttributesClass",
         ClassKind::Snapshot => "VolumeSnapshotClass",
+        ClassKind::Group => "VolumeGroupSnapshotClass",
     }
 }
 
@@ -67,10 +69,10 @@ pub(super) fn class(of: ClassKind, name: &str, version: &str) -> Value {
                 class["parameters"] = other["parameters"].clone();
             }
         }
-        ClassKind::Snapshot => match version {
+        ClassKind::Snapshot | ClassKind::Group => match version {
             "retain" => class["deletionPolicy"] = json!("Retain"),
             "delete" => class["deletionPolicy"] = json!("Delete"),
-            "secret" => {
+            "secret" if of == ClassKind::Snapshot => {
                 class["parameters"] = json!({
                     format!("{RESERVED}/snapshotter-secret-name"): "${volumesnapshot.name}",
                     format!("{RESERVED}/snapshotter-secret-namespace"):
@@ -101,6 +103,9 @@ fn new_class(of: ClassKind, name: &str) -> Value {
         ClassKind::Snapshot => json!({"apiVersion": "snapshot.storage.k8s.io/v1",
             "kind": "VolumeSnapshotClass", "metadata": {"name": name}, "driver": DRIVER,
             "deletionPolicy": "Delete"}),
+        ClassKind::Group => json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1",
+            "kind": "VolumeGroupSnapshotClass", "metadata": {"name": name}, "driver": DRIVER,
+            "deletionPolicy": "Delete"}),
     }
 }
 
@@ -123,6 +128,9 @@ fn change_storage_class(class: &mut Value, version: &str) {
                 class["parameters"][format!("{key}-name")] = json!("${pvc.name}");
                 class["parameters"][format!("{key}-namespace")] = json!("${pvc.namespace}");
             }
+            let key = format!("{RESERVED}/controller-modify-secret");
+            class["parameters"][format!("{key}-name")] = json!(secret::to_modify("${pvc.name}"));
+            class["parameters"][format!("{key}-namespace")] = json!("${pvc.namespace}");
         }
         _ => {}
     }
@@ -153,9 +161,14 @@ mod tests {
         for (version, pool) in [("pool", "pool"), ("nowhere", "nowhere")] {
             assert_eq!(storage("pool-now", version)["parameters"]["pool"], pool);
         }
+        let modify = &secret["parameters"][format!("{RESERVED}/controller-modify-secret-name")];
+        assert_eq!(*modify, "${pvc.name}-modify");
         let attributes = class(ClassKind::Attributes, "direct", "buffered");
         assert_eq!(attributes["parameters"]["directIO"], "false");
         let snapshot = class(ClassKind::Snapshot, "kept", "delete");
         assert_eq!(snapshot["deletionPolicy"], "Delete");
+        let group = class(ClassKind::Group, "deleted", "retain");
+        assert_eq!(group["kind"], "VolumeGroupSnapshotClass");
+        assert_eq!(group["deletionPolicy"], "Retain");
     }
 }

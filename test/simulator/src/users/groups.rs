@@ -4,14 +4,15 @@ use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::cluster::NAMESPACE;
+use crate::cluster::{DRIVER, NAMESPACE};
 use crate::history::Source;
-use crate::model::view::{group_reference, items, name as name_of};
+use crate::model::view::{collection, group_reference, items, name as name_of};
 use crate::users::claims::NewClaim;
 use crate::users::{Refused, delete, group_content_path, path, post, send};
 
 /// The label that groups select claims by.
 pub(super) const LABEL: &str = "group";
+const VERSION: &str = "groupsnapshot.storage.k8s.io/v1";
 const KIND: &str = "VolumeGroupSnapshot";
 
 /// Takes a snapshot of all claims with a label, at one instant.
@@ -21,13 +22,49 @@ pub(super) async fn take(
     label: &str,
     class: &str,
 ) -> Result<(), Refused> {
-    let object = json!({"apiVersion": "groupsnapshot.storage.k8s.io/v1", "kind": KIND,
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"volumeGroupSnapshotClassName": class,
-            "source": {"selector": {"matchLabels": {LABEL: label}}}}});
-    let at = path("volumegroupsnapshots", "");
-    send(client, Method::POST, &at, &object).await?;
-    Ok(())
+    let spec = json!({"volumeGroupSnapshotClassName": class,
+        "source": {"selector": {"matchLabels": {LABEL: label}}}});
+    post(
+        client,
+        &path("volumegroupsnapshots", ""),
+        &group(name, &spec),
+    )
+    .await
+}
+
+fn group(name: &str, spec: &Value) -> Value {
+    json!({"apiVersion": VERSION, "kind": KIND,
+        "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+}
+
+/// Creates a group and a content for data with one member. Neither exists.
+pub(super) async fn existing(
+    client: &Client,
+    name: &str,
+    handle: &str,
+    policy: &str,
+) -> Result<(), Refused> {
+    let content = content_of_existing(name, handle, policy);
+    let contents = collection("volumegroupsnapshotcontents", "");
+    let made = post(client, &contents, &content).await;
+    let spec = json!({"source": {"volumeGroupSnapshotContentName": name_of(&content)}});
+    post(
+        client,
+        &path("volumegroupsnapshots", ""),
+        &group(name, &spec),
+    )
+    .await?;
+    made
+}
+
+fn content_of_existing(group: &str, handle: &str, policy: &str) -> Value {
+    let member = format!("{handle}-member");
+    json!({"apiVersion": VERSION, "kind": "VolumeGroupSnapshotContent",
+        "metadata": {"name": format!("existing-{group}")},
+        "spec": {"driver": DRIVER, "deletionPolicy": policy,
+            "source": {"groupSnapshotHandles": {"volumeGroupSnapshotHandle": handle,
+                "volumeSnapshotHandles": [member]}},
+            "volumeGroupSnapshotRef": {"name": group, "namespace": NAMESPACE}}})
 }
 
 /// Deletes the content of a group.
@@ -82,4 +119,22 @@ async fn member(client: &Client, group: &str, number: u64) -> Result<String, Ref
         code: 404,
         message: format!("group {group} has no members"),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_group_and_a_content_for_existing_data_name_each_other() {
+        let content = content_of_existing("g1", "missing", "Retain");
+        let group = group("g1", &Value::Null);
+        let of = &content["spec"]["volumeGroupSnapshotRef"];
+        for field in ["name", "namespace"] {
+            assert_eq!(of[field], group["metadata"][field], "{field}");
+        }
+        assert_eq!(content["metadata"]["name"], "existing-g1");
+        let given = &content["spec"]["source"]["groupSnapshotHandles"];
+        assert_eq!(given["volumeSnapshotHandles"], json!(["missing-member"]));
+    }
 }

@@ -6,11 +6,11 @@ use serde_json::{Value, json};
 
 use crate::cluster::NAMESPACE;
 use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
-use crate::model::view::{annotation, collection, items, name as name_of, text};
+use crate::model::view::{annotation, collection, is_deleting, items, name as name_of, text};
 use crate::secret;
 use crate::users::claims::{NewClaim, REQUESTED};
 use crate::users::class_versions::{self, class, kind};
-use crate::users::{Refused, path, send, volume_path};
+use crate::users::{Refused, content_path, get, path, send, volume_path};
 
 /// The annotation of a volume that users made free for other claims, with the name of the claim
 /// that it had.
@@ -18,11 +18,18 @@ pub(crate) const FREED: &str = "simulator/freed";
 /// The annotation of a volume that users gave other mount options.
 pub(crate) const REMOUNTED: &str = "simulator/other-mount-options";
 
+/// The label of a content with its node.
+const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
+
 /// A label that means nothing.
 const LABEL: &str = "simulator/label";
 
-/// Does it. Errors of the API server are part of a history.
-pub(super) async fn act(client: &Client, unusual: &Unusual) -> Result<(), Refused> {
+/// Does it. Errors of the API server are part of a history. `host` is the only node, if there is one.
+pub(super) async fn act(
+    client: &Client,
+    unusual: &Unusual,
+    host: Option<&str>,
+) -> Result<(), Refused> {
     match unusual {
         Unusual::Claim {
             name,
@@ -74,8 +81,43 @@ pub(super) async fn act(client: &Client, unusual: &Unusual) -> Result<(), Refuse
             let body = json!({"metadata": {"labels": {LABEL: value}}});
             send(client, Method::PATCH, &at, &body).await?;
         }
+        // Where leaders die, the volume may be gone before one labels the content again, and then no
+        // one knows the node.
+        Unusual::UnlabelContent { snapshot } if host.is_some() => unlabel(client, snapshot).await?,
+        Unusual::UnlabelContent { .. } => {}
     }
     Ok(())
+}
+
+/// Takes the label with its node away from the content of a snapshot that is ready, if the volume of
+/// the snapshot is there.
+async fn unlabel(client: &Client, snapshot: &str) -> Result<(), Refused> {
+    let snapshot = get(client, &path("volumesnapshots", snapshot)).await?;
+    let claim = text(&snapshot, "/spec/source/persistentVolumeClaimName");
+    let claim = get(client, &path("persistentvolumeclaims", claim)).await?;
+    let bound = text(&snapshot, "/status/boundVolumeSnapshotContentName");
+    let at = content_path(if bound.is_empty() { "none" } else { bound });
+    let content = get(client, &at).await?;
+    let volume = volume_path(text(&claim, "/spec/volumeName"));
+    let volume = get(client, &volume).await?;
+    if is_unlabelled_safely(&snapshot, &claim, &volume, &content) {
+        let body = json!({"metadata": {"labels": {MANAGED_BY: null}}});
+        send(client, Method::PATCH, &at, &body).await?;
+    }
+    Ok(())
+}
+
+/// True if the node of a content can be found by its volume.
+fn is_unlabelled_safely(snapshot: &Value, claim: &Value, volume: &Value, content: &Value) -> bool {
+    let all = [snapshot, claim, volume, content];
+    let handle = text(content, "/spec/source/volumeHandle");
+    let has_volume = !handle.is_empty()
+        && text(volume, "/spec/csi/volumeHandle") == handle
+        && volume["spec"]["claimRef"]["uid"] == claim["metadata"]["uid"];
+    snapshot["status"]["readyToUse"] == true
+        && content["status"]["readyToUse"] == true
+        && has_volume
+        && !all.into_iter().any(is_deleting)
 }
 
 async fn remove_class(client: &Client, of: ClassKind, name: &str) -> Result<(), Refused> {
@@ -142,4 +184,37 @@ async fn free(client: &Client, claim: &str) -> Result<(), Refused> {
         send(client, Method::PATCH, &volume_path(name_of(&volume)), &body).await?;
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_content_loses_its_label_if_its_volume_is_there() {
+        let there = || {
+            let ready = json!({"readyToUse": true});
+            [
+                json!({"status": ready}),
+                json!({"metadata": {"uid": "1"}}),
+                json!({"spec": {"csi": {"volumeHandle": "v"}, "claimRef": {"uid": "1"}}}),
+                json!({"status": ready, "spec": {"source": {"volumeHandle": "v"}}}),
+            ]
+        };
+        let is_safe = |[snapshot, claim, volume, content]: [Value; 4]| {
+            is_unlabelled_safely(&snapshot, &claim, &volume, &content)
+        };
+        assert!(is_safe(there()));
+        for number in 0..4 {
+            let mut objects = there();
+            objects[number]["metadata"]["deletionTimestamp"] = json!("now");
+            assert!(!is_safe(objects), "{number}");
+        }
+        let mut others = there();
+        others[2]["spec"]["csi"]["volumeHandle"] = json!("w");
+        assert!(!is_safe(others));
+        let mut early = there();
+        early[0]["status"]["readyToUse"] = json!(false);
+        assert!(!is_safe(early));
+    }
 }

@@ -8,6 +8,7 @@ use crate::history::expected::{Claimed, Expected, key_of, name_for};
 use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
 use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
 use crate::history::{Action, Source, Step};
+use crate::secret::to_modify;
 
 /// Times before a step, in milliseconds: longer than a namespace and its content mostly last.
 const MUCH_LATER: (u64, u64) = (300_000, 300_000);
@@ -23,6 +24,9 @@ const STORAGE_VERSIONS: [&str; 6] = ["own", "own", "xfs", "btrfs", "retain", "de
 const ATTRIBUTES: [&str; 3] = ["direct", "buffered", "streaming"];
 const SNAPSHOT: [&str; 2] = ["deleted", "kept"];
 const SNAPSHOT_VERSIONS: [&str; 3] = ["own", "retain", "delete"];
+
+/// The label of the claims in groups of a class that goes.
+const OWN_LABEL: &str = "c";
 
 /// What is next of the rows.
 #[derive(Default)]
@@ -85,16 +89,18 @@ impl ClassesAndSecrets {
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
     fn row_of_classes_and_secrets(&mut self, dice: &mut Dice) -> Vec<Step> {
-        match dice.below(11) {
+        match dice.below(14) {
             0 => ending_namespace(dice),
             1 | 2 => self.storage_class(dice),
             3 => self.attributes_class(dice),
+            4 if dice.percent(40) => self.group_class(dice),
             4 => self.snapshot_class(dice),
             5 => self.mount_options(dice),
-            6 => self.secrets(dice),
+            6 | 10 => self.secrets(dice),
             7 => self.snapshot_secret(dice),
             8 => self.unusual_claims(dice),
             9 => self.named_volume(dice),
+            11 | 12 => self.unlabelled_content(dice),
             _ => self.labels(dice),
         }
     }
@@ -171,6 +177,39 @@ impl Expected {
         steps
     }
 
+    /// Deletes a class of groups of snapshots, and makes it again, maybe with another policy.
+    fn group_class(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let class = *dice.pick(&SNAPSHOT);
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let label = Action::Label {
+            name: claim,
+            label: OWN_LABEL.to_owned(),
+        };
+        // Other rows seldom have groups of these names.
+        let group = format!("g{}", 8 + dice.below(4));
+        let take = Action::Group {
+            name: group.clone(),
+            label: OWN_LABEL.to_owned(),
+            class: class.to_owned(),
+        };
+        let mut steps = vec![
+            after(AT_ONCE, make, dice),
+            after(AT_ONCE, label, dice),
+            after(SOON, take, dice),
+        ];
+        let at = usize::try_from(dice.below(4)).unwrap_or_default();
+        let remove = remove_class(ClassKind::Group, class);
+        steps.insert(at, after(AT_ONCE, remove, dice));
+        let version = *dice.pick(&SNAPSHOT_VERSIONS);
+        let class = make_class(ClassKind::Group, class, version);
+        steps.push(after(LATER, class, dice));
+        if dice.percent(50) {
+            steps.push(after(LATER, Action::DeleteGroup { name: group }, dice));
+        }
+        steps
+    }
+
     /// Uses a class with mount options, of which the driver refuses some, and changes those of its
     /// volume.
     fn mount_options(&mut self, dice: &mut Dice) -> Vec<Step> {
@@ -219,6 +258,14 @@ impl Expected {
         });
         steps.push(after(AT_ONCE, make, dice));
         steps.push(after(SOON, first, dice));
+        if dice.percent(80) {
+            steps.push(after(AT_ONCE, secret(&to_modify(&claim)), dice));
+        }
+        let select = Action::Attributes {
+            name: claim.clone(),
+            class: (*dice.pick(&ATTRIBUTES)).to_owned(),
+        };
+        steps.push(after(SOON, select, dice));
         steps.push(after(LATER, secret(&claim), dice));
         steps.push(after(SOON, delete, dice));
         steps.push(after(AT_ONCE, grow, dice));
@@ -321,6 +368,29 @@ impl Expected {
         steps
     }
 
+    /// Takes the label away that says which node has a snapshot, and restores from the snapshot.
+    fn unlabelled_content(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+        let unlabel = unusual(Unusual::UnlabelContent {
+            snapshot: snapshot.clone(),
+        });
+        let source = Some(Source::Snapshot(snapshot.clone()));
+        let (_, restore) = self.plan_claim("ext4-now", size, source, dice);
+        let mut steps = vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, take, dice),
+            after(LATER, unlabel, dice),
+            after(SOON, restore, dice),
+        ];
+        if dice.percent(50) {
+            let delete = Action::DeleteSnapshot { name: snapshot };
+            steps.push(after(LATER, delete, dice));
+        }
+        steps
+    }
+
     /// Labels a node and a claim, and takes the labels away.
     fn labels(&mut self, dice: &mut Dice) -> Vec<Step> {
         let node = (*dice.pick(&["n1", "n2", "n3"])).to_owned();
@@ -355,10 +425,17 @@ mod tests {
 
     #[test]
     fn unusual_steps_are_seldom_and_of_all_kinds() {
-        let (mut kinds, mut unusual, mut all) = (BTreeSet::new(), 0, 0);
+        let (mut kinds, mut classes) = (BTreeSet::new(), BTreeSet::new());
+        let (mut unusual, mut all) = (0, 0);
         for seed in 0..60 {
             for Step { action, .. } in History::of(seed, World::Calm, 60).steps {
                 all += 1;
+                if let Action::Unusual {
+                    unusual: Unusual::RemoveClass { of, .. },
+                } = &action
+                {
+                    classes.insert(of.to_string());
+                }
                 let kind = serde_json::to_value(&action).expect("JSON");
                 let kind = match &action {
                     Action::Unusual { .. } => kind["unusual"]["kind"].to_string(),
@@ -369,7 +446,9 @@ mod tests {
                 kinds.insert(kind);
             }
         }
-        assert_eq!(kinds.len(), 10, "{kinds:?}");
+        assert_eq!(kinds.len(), 11, "{kinds:?}");
+        let expected = ["attributes", "group snapshot", "snapshot", "storage"];
+        assert_eq!(classes, BTreeSet::from(expected.map(str::to_owned)));
         assert!(unusual * 5 < all, "{unusual} of {all}");
     }
 

@@ -87,6 +87,7 @@ impl GroupsAndAdoptions {
         let label = one_of(&LABELS, dice);
         match dice.below(10) {
             0..3 => key_of(expected.claims.keys(), dice).map(|name| Action::Label { name, label }),
+            3..5 if dice.percent(30) => Some(self.plan_existing_group(dice)),
             3..5 => Some(self.plan_group(label, dice).1),
             5..7 => key_of(self.groups.iter(), dice).map(|name| Action::DeleteGroup { name }),
             7 => key_of(self.groups.iter(), dice).map(|group| Action::DeleteGroupContent { group }),
@@ -111,6 +112,17 @@ impl GroupsAndAdoptions {
             class,
         };
         (name, action)
+    }
+
+    /// Plans a group and a content for data that does not exist.
+    fn plan_existing_group(&mut self, dice: &mut Dice) -> Action {
+        let name = name_for(self.groups.iter(), "g", dice);
+        self.groups.insert(name.clone());
+        Action::PreprovisionedGroup {
+            name,
+            handle: one_of(&["nonsense", "missing"], dice),
+            policy: one_of(&POLICIES, dice),
+        }
     }
 
     /// Takes a group of two or three claims, restores a member, and deletes something meanwhile.
@@ -222,10 +234,14 @@ fn adopted_volume(expected: &mut Expected, dice: &mut Dice) -> Vec<Step> {
         after(SOON, first, dice),
         after(LATER, Action::DeletePod { name: pod }, dice),
     ];
+    // Data that is kept anyway shows nothing.
+    let elsewhere = dice.percent(50);
+    let policies: &[&str] = if elsewhere { &["Delete"] } else { &POLICIES };
     let adopt = Action::AdoptVolume {
         name: name.clone(),
         claim: claim.clone(),
-        policy: one_of(&POLICIES, dice),
+        policy: one_of(policies, dice),
+        elsewhere,
     };
     steps.push(after(AT_ONCE, Action::DeleteClaim { name: claim }, dice));
     steps.push(after(LATER, adopt, dice));
@@ -278,6 +294,7 @@ mod tests {
             "label",
             "group",
             "deleteGroup",
+            "preprovisionedGroup",
             "deleteGroupContent",
             "deleteMember",
             "restoreMember",

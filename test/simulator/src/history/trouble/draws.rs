@@ -3,7 +3,7 @@
 
 use crate::dice::Dice;
 use crate::history::World;
-use crate::history::trouble::{Damage, PoolFile, Trouble};
+use crate::history::trouble::{Bar, Damage, PoolFile, Trouble};
 
 /// The answers of an API server that can't serve a request now.
 const CODES: [u16; 3] = [429, 500, 503];
@@ -112,14 +112,44 @@ impl Trouble {
         match world {
             World::Calm => None,
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
-            World::Rough => dice
-                .percent(CHANCE)
-                .then(|| Trouble::rough(&mut dice))
+            World::Rough => Trouble::farewell(seed, step)
+                .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
-            World::Hard => Trouble::power_cut(seed, step)
+            World::Hard => Trouble::farewell(seed, step)
+                .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::power_cut(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
         }
+    }
+
+    /// A node that leaves for good at this step. It happens in every third history, after volumes were
+    /// made there and before users delete them.
+    fn farewell(seed: u64, step: u64) -> Option<Trouble> {
+        /// The first step at which it may come, and the number of such steps.
+        const STEPS: (u64, u64) = (20, 35);
+        let mut dice = Dice::of(seed, "farewell", 0);
+        let is_due = dice.percent(33) && step == STEPS.0 + dice.below(STEPS.1);
+        is_due.then(|| Trouble::NodeLeaves {
+            node: node(&mut dice),
+            seconds: 0,
+            returns: false,
+        })
+    }
+
+    /// A node that takes no ordinary pods from this step on, for much of a history. Every third history
+    /// has one.
+    fn barred(seed: u64, step: u64) -> Option<Trouble> {
+        /// The first step at which it may come, and the number of such steps.
+        const STEPS: (u64, u64) = (5, 20);
+        let mut dice = Dice::of(seed, "barred", 0);
+        let is_due = dice.percent(33) && step == STEPS.0 + dice.below(STEPS.1);
+        is_due.then(|| Trouble::NodeBarred {
+            node: node(&mut dice),
+            by: *dice.pick(&[Bar::Taint, Bar::Taint, Bar::Cordon]),
+            seconds: 1800 + dice.below(3600),
+        })
     }
 
     /// One more trouble at this step, if there is one.
@@ -251,5 +281,31 @@ fn time(dice: &mut Dice) -> u64 {
         0..4 => 1 + dice.below(5),
         4..8 => 5 + dice.below(60),
         _ => 60 + dice.below(600),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_third_history_has_a_node_that_leaves_for_good_and_one_that_takes_no_pods() {
+        type Draw = fn(u64, u64) -> Option<Trouble>;
+        let draws: [(Draw, &str); 2] = [
+            (Trouble::farewell, "is deleted for good"),
+            (Trouble::barred, "taint for"),
+        ];
+        for (draw, words) in draws {
+            let of_seed = |seed: u64| (0..60).filter_map(move |step| draw(seed, step));
+            let counts: Vec<usize> = (0..300).map(|seed| of_seed(seed).count()).collect();
+            assert!(counts.iter().all(|count| *count <= 1), "{counts:?}");
+            let all: usize = counts.iter().sum();
+            assert!((70..130).contains(&all), "{words}: {all}");
+            let mut sentences = (0..300).flat_map(of_seed).map(|one| one.to_string());
+            assert!(
+                sentences.any(|sentence| sentence.contains(words)),
+                "{words}"
+            );
+        }
     }
 }
