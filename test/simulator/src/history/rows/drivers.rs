@@ -29,7 +29,7 @@ impl Drivers {
     ) -> Option<Step> {
         /// At so many steps in a thousand, a row begins: each is in about every third history of 60
         /// steps.
-        const CHANCE: u64 = 30;
+        const CHANCE: u64 = 25;
         let mut dice = Dice::of(seed, "drivers", number);
         if self.planned.is_empty() {
             if dice.below(1000) >= CHANCE {
