@@ -130,8 +130,8 @@ pub(crate) enum MountedObject {
         /// True if it is the read-only device.
         read_only: bool,
     },
-    /// A former loop device of the volume, a pin with another file behind it, or a device to which
-    /// nothing is attached now.
+    /// A former loop device of the volume, a pin of this node with another file behind it, or a device
+    /// to which nothing is attached now.
     Stale,
     /// Something else, described in words.
     Foreign(String),
@@ -398,7 +398,7 @@ impl VolumeState {
         }
         match self.kernel.device(minor) {
             Some(device)
-                if !self.identity.recorded.contains(&minor) && !pins::is_changed(device) =>
+                if !self.identity.recorded.contains(&minor) && !pins::has_label(device) =>
             {
                 MountedObject::Foreign(format!("/dev/loop{minor} ({})", device.backing_path))
             }

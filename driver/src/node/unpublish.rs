@@ -116,7 +116,7 @@ fn unrecorded<'s>(state: &'s VolumeState, target: &Path) -> Option<&'s LoopInfo>
             .find(|l| l.minor == minor && !state.read_only().any(|known| known.minor == minor)),
         MountedObject::Stale => {
             let device = state.kernel().device(minor);
-            device.filter(|device| pins::is_changed(device))
+            device.filter(|device| pins::has_label(device))
         }
         _ => None,
     }

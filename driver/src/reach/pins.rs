@@ -54,11 +54,10 @@ pub fn is_readable(device: &LoopInfo) -> bool {
     pin(device).is_some_and(|pin| pin.is_readable)
 }
 
-/// True for a pin that pins nothing any more: a user of a readable one has put another file behind it
-/// (LOOP_CHANGE_FD needs only read access).
-pub fn is_changed(device: &LoopInfo) -> bool {
-    let is_labelled = device.read_only && pin_label::nonce(&device.label).is_some();
-    is_labelled && device.backing.is_some() && device.below().is_none()
+/// True for what a node has attached as a pin, whatever is behind it now: a user of a readable one may put
+/// another file there (LOOP_CHANGE_FD needs only read access).
+pub fn has_label(device: &LoopInfo) -> bool {
+    device.read_only && pin_label::nonce(&device.label).is_some()
 }
 
 /// Like [`LoopInfo::tampered`], for a device that may be a pin. Its offset is its own.
@@ -165,25 +164,21 @@ mod tests {
 
     #[test]
     fn a_pin_that_begins_in_the_device_is_readable() {
-        // The device → it is a readable pin, and one behind which is another file
+        // The device → it is a readable pin, and it has the label of one
         let table = [
-            (changed(|_| ()), false, false),
-            (changed(|l| l.offset = 0), true, false),
-            (changed(|l| l.offset = 4096), true, false),
+            (changed(|_| ()), false, true),
+            (changed(|l| l.offset = 0), true, true),
+            (changed(|l| l.offset = 4096), true, true),
+            // A file is behind it, or another disk.
             (
                 changed(|l| (l.offset, l.backing_rdev) = (0, 0)),
                 false,
                 true,
             ),
             (
-                changed(|l| l.backing_rdev = rustix::fs::makedev(8, 7)),
+                changed(|l| (l.offset, l.backing_rdev) = (0, rustix::fs::makedev(8, 7))),
                 false,
                 true,
-            ),
-            (
-                changed(|l| (l.backing_rdev, l.backing) = (0, None)),
-                false,
-                false,
             ),
             (
                 changed(|l| (l.offset, l.read_only) = (0, false)),
@@ -191,14 +186,14 @@ mod tests {
                 false,
             ),
             (
-                changed(|l| (l.backing_rdev, l.label) = (0, "vol-1 ro".to_owned())),
+                changed(|l| (l.offset, l.label) = (0, "vol-1 ro".to_owned())),
                 false,
                 false,
             ),
         ];
-        for (device, readable, is_other) in table {
-            let found = (is_readable(&device), is_changed(&device));
-            assert_eq!(found, (readable, is_other), "{device:?}");
+        for (device, readable, labelled) in table {
+            let found = (is_readable(&device), has_label(&device));
+            assert_eq!(found, (readable, labelled), "{device:?}");
         }
     }
 
