@@ -11,6 +11,7 @@ use super::kernel_state::KernelState;
 use crate::kernel::{
     self, Error, FileId, Kernel, LoopInfo, LoopKey, LoopScope, MountEntry, MountKey, file,
 };
+use crate::reach::pins;
 use crate::record::id::VolumeId;
 use crate::record::{Access, Stage, VolumeRecord};
 
@@ -122,14 +123,15 @@ pub(crate) enum MountedObject {
         /// The mount is read-only.
         read_only: bool,
     },
-    /// The volume's loop device, or the read-only one over it.
+    /// The volume's loop device, or a read-only one over it.
     Device {
         /// Minor of the device that is bound there.
         minor: u32,
         /// True if it is the read-only device.
         read_only: bool,
     },
-    /// A former loop device of the volume, or a device to which nothing is attached now.
+    /// A former loop device of the volume, a pin of this node with another file behind it, or a device
+    /// to which nothing is attached now.
     Stale,
     /// Something else, described in words.
     Foreign(String),
@@ -279,6 +281,11 @@ impl VolumeState {
             .filter(|l| l.read_only && self.identity.recorded.contains(&l.minor))
     }
 
+    /// The pins of nodes among [`VolumeState::over`] that show the volume's device.
+    pub(crate) fn readable_pins(&self) -> impl Iterator<Item = &LoopInfo> {
+        self.over().filter(|l| pins::is_readable(l))
+    }
+
     /// All read-only devices that this driver attached, and that it must detach. They count even if
     /// a user of the device replaced the backing file (LOOP_CHANGE_FD needs only read access).
     pub(crate) fn attached_read_only(&self) -> impl Iterator<Item = &LoopInfo> {
@@ -390,7 +397,9 @@ impl VolumeState {
             };
         }
         match self.kernel.device(minor) {
-            Some(device) if !self.identity.recorded.contains(&minor) => {
+            Some(device)
+                if !self.identity.recorded.contains(&minor) && !pins::has_label(device) =>
+            {
                 MountedObject::Foreign(format!("/dev/loop{minor} ({})", device.backing_path))
             }
             _ => MountedObject::Stale,

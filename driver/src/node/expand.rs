@@ -115,6 +115,7 @@ impl Node {
         for over in state.read_only() {
             kernel.loop_grow(&kernel.loop_reopen(over)?)?;
         }
+        self.grow_readable_pins(&state)?;
         let MountedAt::Filesystem(fs) = at else {
             return Ok(());
         };

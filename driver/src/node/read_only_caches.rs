@@ -6,7 +6,6 @@ use std::collections::BTreeMap;
 
 use super::Node;
 use crate::kernel;
-use crate::storage::Stage;
 
 /// What the last look found, by the minor of the read-only device.
 #[derive(Debug, Default)]
@@ -42,30 +41,41 @@ impl Node {
     /// page that a process has mapped (mmap) stays.
     pub fn drop_stale_caches(&self, caches: &mut ReadOnlyCaches) {
         let mut found = BTreeMap::new();
-        for volume in self.pools.volumes() {
-            let Some(stage) = &volume.stage else { continue };
-            for minor in stage.read_only_loops.values() {
-                let last = caches.0.get(minor).copied();
-                match self.drop_stale_cache(stage, *minor, last) {
-                    Ok(cache) => found.extend(cache.map(|cache| (*minor, cache))),
-                    Err(error) => tracing::debug!(
-                        volume = %volume.id, minor, %error, "a read-only device keeps its cache"
-                    ),
+        for (minor, below) in self.read_only_devices() {
+            let last = caches.0.get(&minor).copied();
+            match self.drop_stale_cache(below, minor, last) {
+                Ok(cache) => found.extend(cache.map(|cache| (minor, cache))),
+                Err(error) => {
+                    tracing::debug!(minor, below, %error, "a read-only device keeps its cache");
                 }
             }
         }
         caches.0 = found;
     }
 
+    /// The read-only devices of targets on this node, each with the device below.
+    fn read_only_devices(&self) -> Vec<(u32, u32)> {
+        let mut devices = self.bound_pins().unwrap_or_else(|error| {
+            tracing::debug!(%error, "read-only devices of volumes that nodes share keep their caches");
+            Vec::new()
+        });
+        for volume in self.pools.volumes() {
+            let Some(stage) = &volume.stage else { continue };
+            let below = stage.minor.into_iter();
+            devices.extend(below.flat_map(|below| {
+                let over = stage.read_only_loops.values();
+                over.map(move |minor| (*minor, below))
+            }));
+        }
+        devices
+    }
+
     fn drop_stale_cache(
         &self,
-        stage: &Stage,
+        below: u32,
         minor: u32,
         last: Option<Cache>,
     ) -> kernel::Result<Option<Cache>> {
-        let Some(below) = stage.minor else {
-            return Ok(None);
-        };
         let kernel = self.pools.kernel();
         let now = Cache::after(last, kernel.loop_writes(below)?);
         if now.is_stale(last) {

@@ -30,6 +30,7 @@ mod devices;
 mod expand;
 mod pin;
 mod publish;
+mod readable_pin;
 mod stage;
 mod unstage;
 

@@ -8,7 +8,8 @@ use super::volume_lookup::FoundVolume;
 use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
-use crate::kernel;
+use crate::kernel::{self, LoopInfo};
+use crate::reach::pins;
 use crate::storage::{VolumeHandle, VolumeRecord};
 
 /// A target without mounts of the volume.
@@ -74,8 +75,8 @@ impl Node {
         }
     }
 
-    /// Unmounts all mounts of the volume at the target, and detaches a read-only device without a
-    /// record.
+    /// Unmounts all mounts of the volume at the target, and detaches a read-only device that no record
+    /// names.
     pub(super) fn clear(&self, identity: &VolumeIdentity, target: &Path) -> Result<Cleared> {
         let kernel = self.pools.kernel();
         let mut unmounted = false;
@@ -91,22 +92,32 @@ impl Node {
                 done => done?,
             }
             unmounted = true;
-            if let MountedObject::Device {
-                minor,
-                read_only: true,
-            } = state.at(target)
-            {
-                let unrecorded = state.over().find(|l| {
-                    l.minor == minor && !state.read_only().any(|known| known.minor == minor)
-                });
-                if let Some(info) = unrecorded {
-                    read_only_loop::detach(kernel, info)?;
-                }
+            if let Some(info) = unrecorded(&state, target) {
+                read_only_loop::detach(kernel, info)?;
             }
             // Only a further mount needs a look at the loop devices.
             if kernel::topmost_mount(kernel, target)?.is_none() {
                 return Ok(Cleared { unmounted, state });
             }
         }
+    }
+}
+
+/// The read-only device that is bound at a target, if no record names it. On a volume that nodes share,
+/// it is a pin of this node. It ends with its publication even if a user of it has put another file
+/// behind it.
+fn unrecorded<'s>(state: &'s VolumeState, target: &Path) -> Option<&'s LoopInfo> {
+    let minor = state.top(target)?.loop_node?;
+    match state.at(target) {
+        MountedObject::Device {
+            read_only: true, ..
+        } => state
+            .over()
+            .find(|l| l.minor == minor && !state.read_only().any(|known| known.minor == minor)),
+        MountedObject::Stale => {
+            let device = state.kernel().device(minor);
+            device.filter(|device| pins::has_label(device))
+        }
+        _ => None,
     }
 }

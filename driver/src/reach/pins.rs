@@ -1,7 +1,8 @@
 //! Pins of shared volumes' devices. A node that uses such a device has a read-only loop device over
 //! it: as long as that exists, the kernel gives the device's number to no other file. Its label names
 //! the marker of the node's container. It has no bytes, so no program of the machine takes it for a
-//! second disk with the volume's content. Pure.
+//! second disk with the volume's content. A readable one has them: a read-only publication of a raw
+//! block volume binds it in place of the device, since a device node takes writes. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,8 +10,8 @@ use super::markers::Marker;
 use super::pin_label;
 use crate::kernel::LoopInfo;
 
-/// The offset of a pin in the device that it pins: beyond the end of any. Pins of an earlier version
-/// have 0, and so show all of it.
+/// The offset of a pin in the device that it pins: beyond the end of any. A readable pin has 0, and so
+/// shows all of it. So do all pins of an earlier version.
 pub const OFFSET: u64 = 1 << 62;
 
 /// The label of the pins of the container with this marker.
@@ -27,6 +28,8 @@ pub struct Pin {
     pub over: u32,
     /// The nonce of the marker of its container.
     pub nonce: String,
+    /// True if it shows bytes of the device.
+    pub is_readable: bool,
 }
 
 /// The pins among these loop devices.
@@ -42,7 +45,19 @@ fn pin(device: &LoopInfo) -> Option<Pin> {
         minor: device.minor,
         over: device.below()?,
         nonce: nonce.to_owned(),
+        is_readable: device.offset != OFFSET,
     })
+}
+
+/// True for a pin that shows bytes of the device that it pins.
+pub fn is_readable(device: &LoopInfo) -> bool {
+    pin(device).is_some_and(|pin| pin.is_readable)
+}
+
+/// True for what a node has attached as a pin, whatever is behind it now: a user of a readable one may put
+/// another file there (LOOP_CHANGE_FD needs only read access).
+pub fn has_label(device: &LoopInfo) -> bool {
+    device.read_only && pin_label::nonce(&device.label).is_some()
 }
 
 /// Like [`LoopInfo::tampered`], for a device that may be a pin. Its offset is its own.
@@ -85,6 +100,12 @@ pub fn dead(pins: &[Pin], markers: &[Marker]) -> Vec<Pin> {
         .filter(|pin| !markers.iter().any(|marker| marker.nonce == pin.nonce))
         .cloned()
         .collect()
+}
+
+/// True if a dead pin may still be bound: it is readable, and a node with a live pin uses the device.
+/// That node has another marker, and so further pins, if a person has unmounted the one before.
+pub fn may_be_bound(dead: &Pin, live: &BTreeMap<u32, BTreeSet<&str>>) -> bool {
+    dead.is_readable && live.contains_key(&dead.over)
 }
 
 #[cfg(test)]
@@ -135,9 +156,69 @@ mod tests {
                 minor: 9,
                 over,
                 nonce: nonce.clone(),
+                is_readable: device.offset != OFFSET,
             });
             assert_eq!(pin(&device), expected, "{device:?}");
         }
+    }
+
+    #[test]
+    fn a_pin_that_begins_in_the_device_is_readable() {
+        // The device → it is a readable pin, and it has the label of one
+        let table = [
+            (changed(|_| ()), false, true),
+            (changed(|l| l.offset = 0), true, true),
+            (changed(|l| l.offset = 4096), true, true),
+            // A file is behind it, or another disk.
+            (
+                changed(|l| (l.offset, l.backing_rdev) = (0, 0)),
+                false,
+                true,
+            ),
+            (
+                changed(|l| (l.offset, l.backing_rdev) = (0, rustix::fs::makedev(8, 7))),
+                false,
+                true,
+            ),
+            (
+                changed(|l| (l.offset, l.read_only) = (0, false)),
+                false,
+                false,
+            ),
+            (
+                changed(|l| (l.offset, l.label) = (0, "vol-1 ro".to_owned())),
+                false,
+                false,
+            ),
+        ];
+        for (device, readable, labelled) in table {
+            let found = (is_readable(&device), has_label(&device));
+            assert_eq!(found, (readable, labelled), "{device:?}");
+        }
+    }
+
+    #[test]
+    fn a_dead_pin_may_be_bound_while_a_node_uses_its_device() {
+        let devices = [
+            pin_device(10, 7, &marker("n1", 'a')),
+            pin_device(11, 7, &marker("gone", 'b')),
+            LoopInfo {
+                offset: 0,
+                ..pin_device(12, 7, &marker("gone", 'b'))
+            },
+            LoopInfo {
+                offset: 0,
+                ..pin_device(13, 8, &marker("gone", 'b'))
+            },
+        ];
+        let pins = of(&devices);
+        let markers = [marker("n1", 'a')];
+        let live = live(&pins, &markers);
+        let kept = dead(&pins, &markers)
+            .into_iter()
+            .filter(|pin| may_be_bound(pin, &live))
+            .map(|pin| pin.minor);
+        assert_eq!(kept.collect::<Vec<u32>>(), [12]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What `hostloop status` reports of volumes that all nodes of a kernel may use.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::path::PathBuf;
 
 use hostloop_report::status::{ForeignUse, KernelReport, VolumeUser};
@@ -64,7 +65,10 @@ impl SharedUse {
             if own.contains(&id.pool()) {
                 return None;
             }
-            let mounts = survey.kernel.mounts_of(device.minor);
+            // A read-only target of a raw block volume has a pin.
+            let bound = self.pins.iter().filter(|pin| pin.over == device.minor);
+            let minors = iter::once(device.minor).chain(bound.map(|pin| pin.minor));
+            let mounts = minors.flat_map(|minor| survey.kernel.mounts_of(minor));
             let mounts: Vec<PathBuf> = mounts.map(|m| m.mount_point.to_path_buf()).collect();
             let pins = self.pins(device.minor);
             (pins || !mounts.is_empty()).then(|| ForeignUse {
@@ -112,7 +116,7 @@ mod tests {
 
     use super::*;
     use crate::diagnose::KernelState;
-    use crate::kernel::MountTable;
+    use crate::kernel::{LoopInfo, MountTable};
     use crate::reach::testing::{device, marker, marker_device, pin_device};
     use crate::storage::Publication;
     use crate::testkit::{mounted, record_of};
@@ -127,11 +131,16 @@ mod tests {
             pin_device(8, 7, &n1),
             pin_device(9, 7, &n2),
             pin_device(10, 7, &n3),
+            LoopInfo {
+                offset: 0,
+                ..pin_device(11, 7, &n2)
+            },
         ];
         let mounts = "\
 30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
 40 1 7:2 / /state/kernel/alive ro - ext4 /dev/loop2 ro
 41 1 7:7 / /stage/a rw - ext4 /dev/loop7 rw
+42 1 0:5 /loop11 /pod/raw ro - devtmpfs devtmpfs rw
 ";
         Survey {
             kernel: KernelState {
@@ -174,7 +183,7 @@ mod tests {
         let expected = ForeignUse {
             id: id.to_string(),
             minor: 7,
-            mounts: vec!["/stage/a".into()],
+            mounts: vec!["/stage/a".into(), "/pod/raw".into()],
             pins: true,
         };
         assert_eq!(SharedUse::of(&survey).foreign(&survey), [expected]);

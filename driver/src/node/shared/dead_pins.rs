@@ -73,6 +73,14 @@ impl CertainLook {
         pins.all(|pin| self.gone.contains(pin))
     }
 
+    /// The pins on these devices to detach: their containers are certainly gone, and no other one may have
+    /// bound them.
+    fn to_detach(&self, minors: &BTreeSet<u32>) -> Vec<&Pin> {
+        let live = self.devices.live();
+        let gone = self.gone.iter().filter(|pin| minors.contains(&pin.over));
+        gone.filter(|pin| !pins::may_be_bound(pin, &live)).collect()
+    }
+
     /// UNAVAILABLE while it is not certain which nodes have pinned one of these devices: a node may be
     /// gone, or may not, or the kernel can't describe a device that may be a pin.
     pub(super) fn refuse_uncertain(&self, volume: VolumeId, minors: &BTreeSet<u32>) -> Result<()> {
@@ -108,12 +116,16 @@ impl Node {
     pub(super) fn sweep(&self, look: &CertainLook, minors: &BTreeSet<u32>) -> Result<()> {
         let kernel = self.pools.kernel();
         let _alone = self.pinning.lock();
-        for pin in look.gone.iter().filter(|pin| minors.contains(&pin.over)) {
+        for pin in look.to_detach(minors) {
             // Another sweep may have detached it, and another node taken its number.
             let now = kernel.loop_info(pin.minor)?;
             let Some(device) = now.filter(|now| pins::of([now]).contains(pin)) else {
                 continue;
             };
+            // That of its kubelet holds a readable pin.
+            for over in look.devices.over_pin(pin) {
+                detach_loop::detach(kernel, over)?;
+            }
             let is_detached = detach_loop::detach(kernel, &device)?;
             tracing::info!(
                 pin = pin.minor,
@@ -154,6 +166,7 @@ mod tests {
             minor,
             over: 7,
             nonce: "a".repeat(32),
+            is_readable: false,
         }
     }
 

@@ -1,10 +1,10 @@
 //! One look at loop devices and mounts, with the pins and the markers among the devices.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use crate::diagnose::{KernelState, VolumeIdentity, VolumeState};
-use crate::kernel::{self, Kernel, LoopInfo, LoopScope};
+use crate::kernel::{self, Kernel, LoopInfo, LoopKey, LoopScope};
 use crate::node::{Error, Result};
 use crate::reach::markers::{self, Marker};
 use crate::reach::pins::{self, Pin};
@@ -101,9 +101,28 @@ impl Devices {
 
     /// The nodes with a live pin on one of these devices.
     pub(super) fn holders(&self, minors: &BTreeSet<u32>) -> BTreeSet<String> {
-        let live = pins::live(&self.pins, &self.markers);
+        let live = self.live();
         let nodes = minors.iter().filter_map(|minor| live.get(minor)).flatten();
         nodes.map(|node| (*node).to_owned()).collect()
+    }
+
+    /// The nodes with a live pin, by the device that it pins.
+    pub(super) fn live(&self) -> BTreeMap<u32, BTreeSet<&str>> {
+        pins::live(&self.pins, &self.markers)
+    }
+
+    /// The devices over a pin: kubelet has one over each that a pod uses.
+    pub(super) fn over_pin(&self, pin: &Pin) -> impl Iterator<Item = &LoopInfo> {
+        let over = self.state.loops.with(LoopKey::Below(pin.minor));
+        over.map(|device| &**device)
+    }
+
+    /// The readable pins that are bound here, each with the device that it pins.
+    pub(super) fn bound_pins(&self) -> Vec<(u32, u32)> {
+        let pins = self.pins.iter().filter(|pin| pin.is_readable);
+        pins.filter(|pin| self.state.is_bound(pin.minor))
+            .map(|pin| (pin.minor, pin.over))
+            .collect()
     }
 
     /// The pins without a marker.
@@ -125,12 +144,13 @@ impl Devices {
         })
     }
 
-    /// A pin of this marker over a device. One that detaches when it is closed is given up already.
+    /// A pin of this marker over a device. One that detaches when it is closed is given up already, and
+    /// one that is bound ends with that publication.
     pub(super) fn pin_by(&self, marker: &Marker, over: u32) -> Option<&LoopInfo> {
         let pins = self.pins.iter().filter(|pin| pin.over == over);
         pins.filter(|pin| pin.nonce == marker.nonce)
             .filter_map(|pin| self.device(pin.minor))
-            .find(|device| !device.autoclear)
+            .find(|device| !device.autoclear && !self.state.is_bound(device.minor))
     }
 
     /// This node's pins over a device. By a forged marker, those of another node would be given back.
@@ -142,17 +162,49 @@ impl Devices {
             .collect()
     }
 
-    /// The pins of this node over devices that it does not use. `nonces` are those of this driver: another
-    /// one on this node may be about to use what it has pinned.
+    /// The pins of this node over devices that it does not use, and those that a call has left. `nonces`
+    /// are those of this driver: another one on this node may be about to use what it has pinned.
     pub(super) fn unused_pins(&self, nonces: &BTreeSet<String>, anchors: &Path) -> Vec<&LoopInfo> {
-        let own = markers::own(self.state.loops.iter(), &self.state.mounts);
         let used = self.used_outside(anchors);
-        let unused = self.pins.iter().filter(|pin| !used.contains(&pin.over));
-        unused
-            .filter(|pin| !self.may_be_bound(pin.over) && nonces.contains(&pin.nonce))
-            .filter(|pin| own.iter().any(|(_, marker)| marker.nonce == pin.nonce))
+        let pins = self.pins_of(nonces).into_iter();
+        pins.filter(|pin| {
+            let is_used = used.contains(&pin.over) || self.may_be_used(pin.over);
+            !is_used || self.is_left(pin)
+        })
+        .filter_map(|pin| self.device(pin.minor))
+        .collect()
+    }
+
+    /// The readable pins of these nonces over a device that a call of this node has left.
+    pub(super) fn left_pins(&self, nonces: &BTreeSet<String>, over: u32) -> Vec<&LoopInfo> {
+        let pins = self.pins_of(nonces).into_iter();
+        pins.filter(|pin| pin.over == over && self.is_left(pin))
             .filter_map(|pin| self.device(pin.minor))
             .collect()
+    }
+
+    /// The pins of this node with these nonces.
+    fn pins_of(&self, nonces: &BTreeSet<String>) -> Vec<&Pin> {
+        let own = markers::own(self.state.loops.iter(), &self.state.mounts);
+        let pins = self.pins.iter();
+        pins.filter(|pin| nonces.contains(&pin.nonce))
+            .filter(|pin| own.iter().any(|(_, marker)| marker.nonce == pin.nonce))
+            .collect()
+    }
+
+    /// True for a readable pin that nothing binds, of a call that has ended before it was bound or before
+    /// it was detached. Another pin of its container keeps the device.
+    fn is_left(&self, pin: &Pin) -> bool {
+        let mut others = self.pins.iter();
+        let is_beside = others
+            .any(|other| !other.is_readable && other.over == pin.over && other.nonce == pin.nonce);
+        pin.is_readable && is_beside && !self.may_be_bound(pin.minor)
+    }
+
+    /// True if a device, or a pin over it, may be bound here.
+    fn may_be_used(&self, minor: u32) -> bool {
+        let mut over = self.pins.iter().filter(|pin| pin.over == minor);
+        self.may_be_bound(minor) || over.any(|pin| self.may_be_bound(pin.minor))
     }
 
     /// True if anything with the name of a device's node is bound here. It may be that of another `/dev`,
@@ -163,13 +215,18 @@ impl Devices {
         mounts.any(|mount| mount.root.iter().any(|word| word == node.as_str()))
     }
 
-    /// The minors of devices that are mounted or bound in this mount namespace, anchors aside.
+    /// The minors of devices that are mounted or bound in this mount namespace, anchors aside. A device
+    /// below a pin that is bound is used, too.
     pub(super) fn used_outside(&self, anchors: &Path) -> BTreeSet<u32> {
         let mounts = self.state.mounts.entries.iter();
-        mounts
+        let mut used: BTreeSet<u32> = mounts
             .filter(|mount| !mount.mount_point.starts_with(anchors))
             .flat_map(|mount| mount.loop_minors().chain(mount.loop_node))
-            .collect()
+            .collect();
+        let bound = self.pins.iter().filter(|pin| used.contains(&pin.minor));
+        let below: Vec<u32> = bound.map(|pin| pin.over).collect();
+        used.extend(below);
+        used
     }
 }
 
@@ -306,6 +363,54 @@ mod tests {
         let unused = all.unused_pins(&nonces.into(), Path::new("/state/shared"));
         let minors: Vec<u32> = unused.into_iter().map(|pin| pin.minor).collect();
         assert_eq!(minors, [12, 13]);
+    }
+
+    #[test]
+    fn a_readable_pin_is_used_where_it_is_bound() {
+        let (u, w) = (marker("u", 'a'), marker("w", 'b'));
+        let readable = |minor, over, of| LoopInfo {
+            offset: 0,
+            ..pin_device(minor, over, of)
+        };
+        let loops = vec![
+            marker_device(1, &u),
+            marker_device(2, &w),
+            // Bound, and one that is left.
+            pin_device(10, 4, &u),
+            readable(11, 4, &u),
+            readable(12, 4, &u),
+            // Bound from another directory of nodes.
+            pin_device(13, 5, &u),
+            readable(14, 5, &u),
+            // Not bound, with the only pin of an earlier version, or of another node.
+            readable(15, 6, &u),
+            pin_device(16, 7, &w),
+            readable(17, 7, &w),
+        ];
+        let mounts = "\
+30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
+40 1 7:1 / /state/kernel/alive ro - ext4 /dev/loop1 ro
+41 1 0:5 /loop11 /pod/raw ro - devtmpfs devtmpfs rw
+42 1 0:6 /loop14 /pod/raw2 ro - tmpfs tmpfs rw
+43 1 0:5 /loop6 /pod/raw3 rw - devtmpfs devtmpfs rw
+";
+        let all = devices(loops, mounts);
+        let used = all.used_outside(Path::new("/state/shared"));
+        assert_eq!(used, BTreeSet::from([1, 4, 6, 11]));
+        assert_eq!(all.bound_pins(), [(11, 4)]);
+        let nonces = BTreeSet::from(['a', 'b'].map(|digit| digit.to_string().repeat(32)));
+        let minors = |devices: Vec<&LoopInfo>| -> Vec<u32> {
+            devices.into_iter().map(|device| device.minor).collect()
+        };
+        let unused = all.unused_pins(&nonces, Path::new("/state/shared"));
+        assert_eq!(minors(unused), [12]);
+        assert_eq!(minors(all.left_pins(&nonces, 4)), [12]);
+        assert_eq!(minors(all.left_pins(&nonces, 6)), [] as [u32; 0]);
+        // A bound one does not count as the pin of a staging.
+        for (over, pin) in [(4, Some(10)), (6, Some(15)), (7, None)] {
+            let found = all.pin_by(&u, over);
+            assert_eq!(found.map(|pin| pin.minor), pin, "{over}");
+        }
     }
 
     #[test]

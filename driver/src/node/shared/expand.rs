@@ -12,7 +12,8 @@ use crate::node::{Error, Node, Result};
 use crate::storage::VolumeId;
 
 impl Node {
-    /// Changes nothing: success if the volume is as large as requested.
+    /// Success if the volume is as large as requested. Only a readable pin may grow: the owner may have
+    /// looked at the pins before this one was attached.
     pub(in crate::node) fn expand_shared(
         &self,
         volume: VolumeId,
@@ -23,6 +24,10 @@ impl Node {
         let kernel = self.pools.kernel();
         let identity = VolumeIdentity::unrecorded(volume);
         let state = VolumeState::look(kernel, &identity, &[&path])?;
+        let size = state.own().map(|own| own.size_bytes).max();
+        if state.readable_pins().any(|pin| Some(pin.size_bytes) < size) {
+            self.grow_readable_pins(&state)?;
+        }
         let at = self.found_shared(volume, &state, &path)?;
         if let Some(value) = &req.volume_capability {
             let requested = self.requested_capability(Some(value))?;

@@ -57,20 +57,26 @@ impl Node {
         if own.is_some_and(|pin| kernel.confirm_loops(&[pin])) {
             return Ok(());
         }
-        self.attach_pin(device, marker)
+        self.attach_pin(device, marker, pins::OFFSET).map(drop)
     }
 
-    fn attach_pin(&self, device: &LoopDevice, marker: &Marker) -> Result<()> {
-        self.pools.kernel().loop_attach(&LoopSpec {
+    /// Attaches a pin that begins at this byte of the device. The caller keeps other
+    /// threads from changing pins.
+    pub(super) fn attach_pin(
+        &self,
+        device: &LoopDevice,
+        marker: &Marker,
+        offset: u64,
+    ) -> Result<LoopDevice> {
+        Ok(self.pools.kernel().loop_attach(&LoopSpec {
             backing: &device.file,
             label: &pins::label(&marker.nonce),
-            offset: pins::OFFSET,
+            offset,
             read_only: true,
             direct_io: false,
             autoclear: false,
             minor: None,
-        })?;
-        Ok(())
+        })?)
     }
 
     /// Gives this node's pins over these devices back, those of devices aside that it still uses.
@@ -98,9 +104,10 @@ impl Node {
         }
     }
 
-    /// Gives back this node's pins over devices that it does not use, once, before this process takes
-    /// any. The process before it may have ended between the last use and that, and a kubelet that starts
-    /// again does not repeat the call. A version without shared volumes gives no pin back.
+    /// Gives back this node's pins over devices that it does not use, and what calls have left, once,
+    /// before this process takes any. The process before it may have ended between the last use and that,
+    /// and a kubelet that starts again does not repeat the call. A version without shared volumes gives no
+    /// pin back.
     pub(in crate::node) fn drop_left_pins(&self) -> Result<()> {
         let mut is_tidy = self.pinning.is_tidy.lock();
         if *is_tidy {
@@ -117,11 +124,11 @@ impl Node {
                 Ok(is_detached) => tracing::info!(
                     pin,
                     is_detached,
-                    "nothing here uses what an earlier process has pinned, and the pin is given back"
+                    "nothing here uses a pin of an earlier process, and it is given back"
                 ),
                 Err(error) => tracing::warn!(
                     pin, %error,
-                    "nothing here uses what an earlier process has pinned, and its pin stays"
+                    "nothing here uses a pin of an earlier process, and it stays"
                 ),
             }
         }
@@ -142,7 +149,7 @@ impl Node {
             let devices = Devices::look(kernel)?;
             for device in self.unpinned(&devices, marker, &nonces)? {
                 let opened = kernel.loop_reopen(device)?;
-                self.attach_pin(&opened, marker)?;
+                self.attach_pin(&opened, marker, pins::OFFSET)?;
                 tracing::warn!(
                     device = %opened.path().display(), nonce = marker.nonce,
                     "a device that this node uses is pinned again"

@@ -1,4 +1,4 @@
-//! NodePublishVolume of a shared volume: a bind of what this node has staged.
+//! NodePublishVolume of a shared volume: a bind of what this node has staged, or of a readable pin.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -33,12 +33,6 @@ impl Node {
             read_only: req.readonly || capability.mode.is_read_only(),
             capability,
         };
-        if publication.read_only && publication.capability.access == Access::Block {
-            return Err(Error::FailedPrecondition(format!(
-                "volume {volume} is a raw block volume that nodes share, and can't be published \
-                 read-only: a read-only device node takes writes all the same"
-            )));
-        }
         let device = self.open_shared(volume, &context)?;
         let marker = self.own_marker()?;
         let minor = device.minor;
@@ -64,6 +58,9 @@ impl Node {
         let decided = self.decide_shared(&state, &stage, &publication)?;
         match &publication.capability.access {
             Access::Block if decided == NodePublish::Done => Ok(()),
+            Access::Block if publication.read_only => {
+                self.publish_readable_pin(&identity, (&device, &marker), &publication.path)
+            }
             Access::Block => self.bind_device(&identity, &device, &publication.path),
             Access::Mount { .. } => self.bind_mount(&state, &stage, decided, &publication),
         }
@@ -130,7 +127,7 @@ impl Node {
     }
 
     /// Undoes a failed publication at its target.
-    fn take_bind_back(&self, identity: &VolumeIdentity, target: &Path, made: bool) {
+    pub(super) fn take_bind_back(&self, identity: &VolumeIdentity, target: &Path, made: bool) {
         let cleared = self.clear(identity, target).and_then(|_| {
             if made {
                 target_path::remove(target)

@@ -18,6 +18,7 @@ use crate::testkit::*;
 mod forged;
 mod left;
 mod modes;
+mod read_only;
 
 const BYTES: u64 = 16 * MI;
 
@@ -100,6 +101,11 @@ fn certainly<T: std::fmt::Debug>(mut call: impl FnMut() -> Result<T>) -> T {
 
 fn many() -> csi::VolumeCapability {
     mount_as("ext4", Mode::MultiNodeMultiWriter)
+}
+
+/// Nodes that only read a raw block volume.
+fn readers() -> csi::VolumeCapability {
+    block_as(Mode::MultiNodeReaderOnly)
 }
 
 fn single() -> csi::VolumeCapability {
@@ -391,10 +397,6 @@ fn a_raw_block_volume_has_its_size_where_it_is_staged() {
     m.u.stage(id, &context, &capability).unwrap();
     let staging = m.u.staging();
     assert_eq!(m.u.expand(id, &staging, BYTES).unwrap(), BYTES);
-    refused!(
-        m.u.publish(id, &context, &capability, true),
-        Error::FailedPrecondition(_)
-    );
     m.u.publish(id, &context, &capability, false).unwrap();
     assert_eq!(m.u.stats(id, &m.u.target()).unwrap()[0].total, BYTES as i64);
     m.u.end_use(id).unwrap();
@@ -472,18 +474,20 @@ fn use_once(
 
 /// Uses a volume on two nodes in turn, with each call as often as it takes, and deletes it.
 fn live(m: &Machine, id: VolumeId, capability: &csi::VolumeCapability, what: &str) {
+    let stamp = if *capability == readers() { 0 } else { 5 };
     for (node, name) in [(&m.u, "u"), (&m.o, "o")] {
         patiently(what, || {
             let context = m.o.attach(id, name, capability)?;
             node.use_it(id, &context, capability)
         });
-        node.site.kernel.write_stamp(&node.target(), 5).unwrap();
+        let written = node.site.kernel.write_stamp(&node.target(), 5);
+        assert_eq!(written.is_ok(), stamp == 5, "{what}: {written:?}");
         patiently(what, || node.end_use(id));
         patiently(what, || m.o.detach(id, name));
         m.assert_unused(id, what);
     }
     let image = m.o.site.path(format!("volumes/{id}/image"));
-    assert_eq!(m.kernel.stamps_of(&image).unwrap().synced, 5, "{what}");
+    assert_eq!(m.kernel.stamps_of(&image).unwrap().synced, stamp, "{what}");
     m.o.pools().delete_volume(&id).unwrap();
 }
 
@@ -503,6 +507,7 @@ const EFFECTS: [&str; 8] = [
 #[rstest]
 #[case::filesystem(ext4(), single())]
 #[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+#[case::read_only(Access::Block, readers())]
 fn a_call_that_fails_anywhere_is_repeated(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,
@@ -559,6 +564,7 @@ fn kill_before(kernel: &Model, effect: usize) {
 #[rstest]
 #[case::filesystem(ext4(), single())]
 #[case::raw(Access::Block, block_as(Mode::SingleNodeWriter))]
+#[case::read_only(Access::Block, readers())]
 fn drivers_that_are_killed_anywhere_go_on(
     #[case] access: Access,
     #[case] capability: csi::VolumeCapability,

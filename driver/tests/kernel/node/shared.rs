@@ -1,6 +1,8 @@
 //! Volumes that all nodes of a kernel may use. Each node is a thread with a mount namespace of its own,
 //! as the containers of kind have one.
 
+use std::fs::File;
+use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
@@ -10,7 +12,8 @@ use std::time::{Duration, Instant};
 use hostloop_driver::controller::Anchors;
 use hostloop_driver::kernel::linux::Linux;
 use hostloop_driver::kernel::{Filesystems, FsType, LoopDevices, Probe, loop_path};
-use hostloop_driver::node::{Error, Result};
+use hostloop_driver::node::{Error, ReadOnlyCaches, Result};
+use hostloop_driver::reach::pins;
 use hostloop_driver::storage::{Access, NewVolume, Reach, Source, VolumeId};
 use hostloop_proto::csi;
 use hostloop_proto::csi::volume_capability::access_mode::Mode;
@@ -279,6 +282,98 @@ fn what_a_node_has_bound_keeps_its_number_until_the_container_ends() {
     u.end();
     until("the node counts as gone", || detach(&o, id, "u").is_ok());
     assert_eq!(o.run(move |o| o.loops(id)), []);
+}
+
+/// A node that only reads has a device of its own over that of the volume.
+#[test]
+fn a_read_only_target_shows_what_another_node_writes() {
+    let [o, u] = nodes();
+    let cap = block_as(Mode::MultiNodeMultiWriter);
+    let id = o.run(|o| o.create(Access::Block, 16 * MI));
+    let context = attach(&o, id, "o", &cap);
+    attach(&o, id, "u", &cap);
+    use_it(&o, id, &context, &cap).unwrap();
+    let read = u.patiently(move |u| {
+        u.stage(id, &context, &cap)?;
+        u.publish(id, &context, &cap, true)
+    });
+    read.unwrap();
+
+    let write = |seed: u8| {
+        o.run(move |o| {
+            let device = File::options().write(true).open(o.target()).unwrap();
+            device.write_all_at(&pattern(seed, 4096), 0).unwrap();
+            device.sync_all().unwrap();
+        });
+    };
+    let read = |file: &File| {
+        let mut bytes = vec![0; 4096];
+        file.read_exact_at(&mut bytes, 0).unwrap();
+        bytes
+    };
+    write(1);
+    let reader = u.run(|u| File::open(u.target()).unwrap());
+    assert_eq!(read(&reader), pattern(1, 4096));
+    u.run(|u| {
+        let device = File::options().write(true).open(u.target());
+        let written = device.and_then(|device| {
+            device.write_all_at(&pattern(3, 4096), 0)?;
+            device.sync_all()
+        });
+        assert!(written.is_err());
+    });
+    // Its page cache is its own, and the driver drops it after writes.
+    write(2);
+    u.run(|u| u.node().drop_stale_caches(&mut ReadOnlyCaches::default()));
+    assert_eq!(read(&reader), pattern(2, 4096));
+    drop(reader);
+
+    let minor = o.run(move |o| o.device(id).minor);
+    u.run(|u| u.restart());
+    assert_eq!(o.run(move |o| o.pins_over(minor)), 3, "all are in use");
+    let grown = o.patiently(move |o| {
+        o.pools().expand_volume(&id, 32 * MI)?;
+        o.node().grow(&o.record(id))
+    });
+    grown.unwrap();
+    u.run(move |u| {
+        let total = u.stats(id, &u.target()).unwrap()[0].total;
+        assert_eq!(total, 32 * MI as i64);
+    });
+
+    end_use(&u, id);
+    assert_eq!(o.run(move |o| o.pins_over(minor)), 1);
+    end_use(&o, id);
+    for node in ["u", "o"] {
+        detach(&o, id, node).unwrap();
+    }
+    assert_eq!(o.run(move |o| o.loops(id)), []);
+}
+
+#[test]
+fn a_node_that_read_a_volume_and_is_gone_leaves_nothing() {
+    let [o, mut u] = nodes();
+    let cap = block_as(Mode::MultiNodeReaderOnly);
+    let id = o.run(|o| o.create(Access::Block, 16 * MI));
+    let context = attach(&o, id, "u", &cap);
+    use_it(&u, id, &context, &cap).unwrap();
+    let (minor, readable) = o.run(move |o| {
+        let minor = o.device(id).minor;
+        let mut over = o.site.kernel.loops().unwrap();
+        over.retain(|over| over.below() == Some(minor) && pins::is_readable(over));
+        (minor, over.remove(0).minor)
+    });
+    // As kubelet does. Nothing detaches that one once the node's container is gone.
+    u.run(move |_| run("losetup", &["--find", arg(&loop_path(readable))]));
+    u.run(|u| u.die());
+    refused!(detach(&o, id, "u"), Error::FailedPrecondition(_));
+    assert_eq!(o.run(move |o| o.pins_over(minor)), 2);
+    u.end();
+    until("the node counts as gone", || detach(&o, id, "u").is_ok());
+    assert_eq!(
+        o.run(move |o| (o.loops(id), o.pins_over(minor))),
+        (vec![], 0)
+    );
 }
 
 /// A program of the machine that looks at each disk, as udev does, finds what is on the volume once.

@@ -167,9 +167,16 @@ fn unused(l: &LoopUse, name: &str) -> Option<ReportedProblem> {
 /// Reports what nodes that are gone have left over this driver's devices.
 fn dead_pins(survey: &Survey, loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedProblem> {
     let pins = pins::of(survey.kernel.loops.iter());
-    let dead = pins::dead(&pins, &markers::all(survey.kernel.loops.iter()));
+    let markers = markers::all(survey.kernel.loops.iter());
+    let dead = pins::dead(&pins, &markers);
+    let live = pins::live(&pins, &markers);
     let own = dead.iter().filter(|pin| loops.contains_key(&pin.over));
     own.map(|pin| {
+        let end = if pins::may_be_bound(pin, &live) {
+            "the driver detaches it once no node uses the volume"
+        } else {
+            "the driver detaches it after ten seconds"
+        };
         problem(
             Severity::Note,
             ProblemKind::LoopUnused,
@@ -178,7 +185,7 @@ fn dead_pins(survey: &Survey, loops: &BTreeMap<u32, LoopUse>) -> Vec<ReportedPro
                 "it keeps /dev/loop{} for a node that shares the kernel and is gone",
                 pin.over
             ),
-            Repair::Itself("the driver detaches it after ten seconds".into()),
+            Repair::Itself(end.into()),
         )
     })
     .collect()
