@@ -281,3 +281,18 @@ fn a_readable_pin_that_poses_as_a_dead_one_stays_below_its_kubelets_device() {
     m.kernel.loop_release(&of_kubelet).unwrap();
     m.give_back(id);
 }
+
+/// Nothing shows that the device was a pin, and its pod is to end all the same.
+#[test]
+fn another_file_and_label_of_a_readable_pin_keep_nothing() {
+    let (m, id, _) = Machine::in_use(Access::Block, &readers());
+    let file = File::create_new(m.u.site.root().join("other")).unwrap();
+    file.set_len(BYTES).unwrap();
+    let pin = readable(&m, id).remove(0);
+    m.kernel.change_backing(pin.minor, &file).unwrap();
+    m.kernel.relabel(pin.minor, "mine");
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    assert_eq!(m.o.loops(id), []);
+    assert_eq!(m.devices(), 1, "that of the pod's file");
+}
