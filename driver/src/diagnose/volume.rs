@@ -130,8 +130,8 @@ pub(crate) enum MountedObject {
         /// True if it is the read-only device.
         read_only: bool,
     },
-    /// A former loop device of the volume, a pin of this node with another file behind it, or a device
-    /// to which nothing is attached now.
+    /// A former loop device of the volume, a read-only one with another file behind it, or a device to
+    /// which nothing is attached now.
     Stale,
     /// Something else, described in words.
     Foreign(String),
@@ -376,14 +376,15 @@ impl VolumeState {
                 minor,
                 read_only: entry.read_only(),
             },
-            (None, Some(minor)) => self.device(minor),
+            (None, Some(minor)) => self.device(minor, entry.read_only()),
             (None, None) => {
                 MountedObject::Foreign(format!("{} ({}{unasked})", entry.fs_type, entry.source))
             }
         }
     }
 
-    fn device(&self, minor: u32) -> MountedObject {
+    /// What a bind mount of a loop device's node shows. The mount may be read-only.
+    fn device(&self, minor: u32, is_read_only: bool) -> MountedObject {
         if self.is_own(minor) {
             return MountedObject::Device {
                 minor,
@@ -398,7 +399,8 @@ impl VolumeState {
         }
         match self.kernel.device(minor) {
             Some(device)
-                if !self.identity.recorded.contains(&minor) && !pins::has_label(device) =>
+                if !self.identity.recorded.contains(&minor)
+                    && !is_lost_read_only(device, is_read_only) =>
             {
                 MountedObject::Foreign(format!("/dev/loop{minor} ({})", device.backing_path))
             }
@@ -443,6 +445,13 @@ impl VolumeState {
         all.retain(|path| !parts.contains(&path.as_path()));
         all
     }
+}
+
+/// True for the device at a read-only target with another file behind it, or another device with its
+/// number. Its user may have changed its label, too. The driver alone binds nodes read-only, and only those
+/// of devices that it has attached over another one.
+fn is_lost_read_only(device: &LoopInfo, is_bound_read_only: bool) -> bool {
+    pins::has_label(device) || is_bound_read_only && device.below().is_none()
 }
 
 /// True for a writable mount of a filesystem's root.

@@ -9,7 +9,7 @@ use super::{Node, Result, read_only_loop, target_path};
 use crate::csi::validate;
 use crate::diagnose::{MountedObject, VolumeIdentity, VolumeState};
 use crate::kernel::{self, LoopInfo};
-use crate::reach::pins;
+use crate::reach::{markers, pins};
 use crate::storage::{VolumeHandle, VolumeRecord};
 
 /// A target without mounts of the volume.
@@ -105,7 +105,7 @@ impl Node {
 
 /// The read-only device that is bound at a target, if no record names it. On a volume that nodes share,
 /// it is a pin of this node. It ends with its publication even if a user of it has put another file
-/// behind it.
+/// behind it. A user may also have detached it, and another node that runs have taken its number for a pin.
 fn unrecorded<'s>(state: &'s VolumeState, target: &Path) -> Option<&'s LoopInfo> {
     let minor = state.top(target)?.loop_node?;
     match state.at(target) {
@@ -115,8 +115,9 @@ fn unrecorded<'s>(state: &'s VolumeState, target: &Path) -> Option<&'s LoopInfo>
             .over()
             .find(|l| l.minor == minor && !state.read_only().any(|known| known.minor == minor)),
         MountedObject::Stale => {
-            let device = state.kernel().device(minor);
-            device.filter(|device| pins::has_label(device))
+            let kernel = state.kernel();
+            let device = kernel.device(minor).filter(|l| pins::has_label(l));
+            device.filter(|l| !markers::is_pin_of_another(l, &kernel.loops, &kernel.mounts))
         }
         _ => None,
     }

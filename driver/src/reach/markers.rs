@@ -21,8 +21,8 @@ use uuid::Uuid;
 use super::kernels::{is_kernel_name, is_node_name};
 use super::pin_label::{self, is_nonce};
 use crate::kernel::{
-    self, Error, FsType, Kernel, LoopInfo, LoopSpec, MkfsSpec, MountSpec, MountTable, file,
-    topmost_mount,
+    self, Error, FsType, Kernel, LoopInfo, LoopSpec, LoopTable, MkfsSpec, MountSpec, MountTable,
+    file, topmost_mount,
 };
 
 /// First word of the name of each marker's file.
@@ -118,6 +118,16 @@ pub fn own<'l>(
         .filter(|device| mounts.of_loop(device.minor).next().is_some());
     here.filter_map(|device| Some((device.minor, of(device)?)))
         .collect()
+}
+
+/// True for a pin of another node that runs, by its label.
+pub fn is_pin_of_another(device: &LoopInfo, loops: &LoopTable, mounts: &MountTable) -> bool {
+    let Some(nonce) = pin_label::nonce(&device.label) else {
+        return false;
+    };
+    let own = own(loops.iter(), mounts);
+    let is_own = own.iter().any(|(_, marker)| marker.nonce == nonce);
+    !is_own && all(loops.iter()).iter().any(|marker| marker.nonce == nonce)
 }
 
 /// The marker of this node, made if its mount is not there.

@@ -259,6 +259,11 @@ impl Model {
         });
     }
 
+    /// Changes a device's label, as a process with write access can.
+    pub fn relabel(&self, minor: u32, label: &str) {
+        self.change_loop(minor, |slot| label.clone_into(&mut slot.label));
+    }
+
     /// Changes a device's logical block size, as its user can (LOOP_SET_BLOCK_SIZE).
     pub fn set_block_size(&self, minor: u32, bytes: u32) {
         self.change_loop(minor, |slot| slot.block_size = bytes);

@@ -101,7 +101,7 @@ impl AnchorLook for OwnersLook<'_> {
             let refusal = Refusal::StillHeld { node };
             return Err(Error::FailedPrecondition(refusal.to_string()));
         }
-        node.detach_of_kubelets(&self.look, &self.own)?;
+        node.detach_no_pins(&self.look, &self.own)?;
         let was_staged = node.undo_stage(record, &anchor)?;
         node.refuse_attached(&node.identity(record))?;
         if was_staged {

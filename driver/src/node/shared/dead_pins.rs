@@ -78,7 +78,15 @@ impl CertainLook {
     fn to_detach(&self, minors: &BTreeSet<u32>) -> Vec<&Pin> {
         let live = self.devices.live();
         let gone = self.gone.iter().filter(|pin| minors.contains(&pin.over));
-        gone.filter(|pin| !pins::may_be_bound(pin, &live)).collect()
+        gone.filter(|pin| !self.may_be_in_use(pin, &live)).collect()
+    }
+
+    /// True if a pod may use a dead pin. The user of a readable one may give it any offset and label, so
+    /// that it seems to be another, and dead. Its kubelet has a device over it, which the user can't
+    /// change. If both were detached, the user would reach the next file that gets the pin's number.
+    fn may_be_in_use(&self, pin: &Pin, live: &BTreeMap<u32, BTreeSet<&str>>) -> bool {
+        let is_below = self.devices.over(pin.minor).next().is_some();
+        pins::may_be_bound(pin, live) || is_below && live.contains_key(&pin.over)
     }
 
     /// UNAVAILABLE while it is not certain which nodes have pinned one of these devices: a node may be
@@ -123,7 +131,7 @@ impl Node {
                 continue;
             };
             // That of its kubelet holds a readable pin.
-            for over in look.devices.over_pin(pin) {
+            for over in look.devices.over(pin.minor) {
                 detach_loop::detach(kernel, over)?;
             }
             let is_detached = detach_loop::detach(kernel, &device)?;
@@ -137,20 +145,26 @@ impl Node {
         Ok(())
     }
 
-    /// Detaches what kubelets have left over these devices. Kubelet attaches a device over each raw block
-    /// volume of a pod, and detaches it before it unstages the volume. If its container ends first, nothing
-    /// does. Call it only if no node uses the volume any more.
-    pub(super) fn detach_of_kubelets(
-        &self,
-        look: &CertainLook,
-        minors: &BTreeSet<u32>,
-    ) -> Result<()> {
-        for device in look.devices.of_kubelets(minors) {
-            let is_detached = detach_loop::detach(self.pools.kernel(), device)?;
+    /// Detaches what nodes have left over these devices besides pins. Kubelet attaches a device over each
+    /// raw block volume of a pod, and detaches it before it unstages the volume. If its container ends
+    /// first, nothing does. The same is true of a readable pin to which its user has given another label.
+    /// Call it only if no node uses the volume any more.
+    pub(super) fn detach_no_pins(&self, look: &CertainLook, minors: &BTreeSet<u32>) -> Result<()> {
+        let kernel = self.pools.kernel();
+        for device in look.devices.no_pins_over(minors) {
+            // Another node may have taken its number for a pin.
+            let now = kernel.loop_info(device.minor)?;
+            if !now.is_some_and(|now| now.is_same(device) && now.label == device.label) {
+                continue;
+            }
+            for over in look.devices.over(device.minor) {
+                detach_loop::detach(kernel, over)?;
+            }
+            let is_detached = detach_loop::detach(kernel, device)?;
             tracing::info!(
                 device = device.minor,
                 is_detached,
-                "no node uses the volume, and the device that a kubelet left over it is detached"
+                "no node uses the volume, and a device that is left over it is detached"
             );
         }
         Ok(())

@@ -89,13 +89,13 @@ impl Devices {
         pins.filter(move |pin| minors.contains(&pin.over))
     }
 
-    /// The writable devices over these. The driver makes none: kubelet does, over each raw block volume
-    /// that a pod uses.
-    pub(super) fn of_kubelets(&self, minors: &BTreeSet<u32>) -> impl Iterator<Item = &LoopInfo> {
+    /// The devices over these besides pins: kubelet has one over each raw block volume that a pod uses, and
+    /// the user of a readable pin may have given it another label.
+    pub(super) fn no_pins_over(&self, minors: &BTreeSet<u32>) -> impl Iterator<Item = &LoopInfo> {
         let devices = self.state.loops.iter();
         devices.filter(move |device| {
             let is_over = device.below().is_some_and(|over| minors.contains(&over));
-            is_over && !device.read_only
+            is_over && !self.pins.iter().any(|pin| pin.minor == device.minor)
         })
     }
 
@@ -111,9 +111,9 @@ impl Devices {
         pins::live(&self.pins, &self.markers)
     }
 
-    /// The devices over a pin: kubelet has one over each that a pod uses.
-    pub(super) fn over_pin(&self, pin: &Pin) -> impl Iterator<Item = &LoopInfo> {
-        let over = self.state.loops.with(LoopKey::Below(pin.minor));
+    /// The devices over this one: kubelet has one over each that a pod uses.
+    pub(super) fn over(&self, minor: u32) -> impl Iterator<Item = &LoopInfo> {
+        let over = self.state.loops.with(LoopKey::Below(minor));
         over.map(|device| &**device)
     }
 
@@ -201,10 +201,10 @@ impl Devices {
         pin.is_readable && is_beside && !self.may_be_bound(pin.minor)
     }
 
-    /// True if a device, or a pin over it, may be bound here.
+    /// True if a device, or one over it, may be bound here.
     fn may_be_used(&self, minor: u32) -> bool {
-        let mut over = self.pins.iter().filter(|pin| pin.over == minor);
-        self.may_be_bound(minor) || over.any(|pin| self.may_be_bound(pin.minor))
+        let mut over = self.state.loops.with(LoopKey::Below(minor));
+        self.may_be_bound(minor) || over.any(|device| self.may_be_bound(device.minor))
     }
 
     /// True if anything with the name of a device's node is bound here. It may be that of another `/dev`,
@@ -216,15 +216,16 @@ impl Devices {
     }
 
     /// The minors of devices that are mounted or bound in this mount namespace, anchors aside. A device
-    /// below a pin that is bound is used, too.
+    /// below a readable pin that is bound is used, too, whatever label its user has given that.
     pub(super) fn used_outside(&self, anchors: &Path) -> BTreeSet<u32> {
         let mounts = self.state.mounts.entries.iter();
         let mut used: BTreeSet<u32> = mounts
             .filter(|mount| !mount.mount_point.starts_with(anchors))
             .flat_map(|mount| mount.loop_minors().chain(mount.loop_node))
             .collect();
-        let bound = self.pins.iter().filter(|pin| used.contains(&pin.minor));
-        let below: Vec<u32> = bound.map(|pin| pin.over).collect();
+        let devices = self.state.loops.iter();
+        let bound = devices.filter(|device| device.read_only && used.contains(&device.minor));
+        let below: Vec<u32> = bound.filter_map(LoopInfo::below).collect();
         used.extend(below);
         used
     }
@@ -299,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn kubelets_device_is_writable() {
+    fn a_device_over_a_volumes_is_a_pin_or_not() {
         let of_kubelet = |minor, over| LoopInfo {
             label: "/kubelet/volumeDevices/pvc-1/dev/pod".to_owned(),
             read_only: false,
@@ -309,11 +310,16 @@ mod tests {
             pin_device(10, 7, &marker("u", 'a')),
             of_kubelet(11, 7),
             of_kubelet(12, 8),
+            // A readable pin with a label of its user.
+            LoopInfo {
+                read_only: true,
+                ..of_kubelet(13, 7)
+            },
         ];
         let all = devices(loops, "");
         let minors = BTreeSet::from([7]);
-        let found = all.of_kubelets(&minors).map(|device| device.minor);
-        assert_eq!(found.collect::<Vec<u32>>(), [11]);
+        let found = all.no_pins_over(&minors).map(|device| device.minor);
+        assert_eq!(found.collect::<Vec<u32>>(), [11, 13]);
     }
 
     #[test]
@@ -372,6 +378,10 @@ mod tests {
             offset: 0,
             ..pin_device(minor, over, of)
         };
+        let labelled = |minor, over| LoopInfo {
+            label: "mine".to_owned(),
+            ..readable(minor, over, &u)
+        };
         let loops = vec![
             marker_device(1, &u),
             marker_device(2, &w),
@@ -386,6 +396,11 @@ mod tests {
             readable(15, 6, &u),
             pin_device(16, 7, &w),
             readable(17, 7, &w),
+            // Bound, and their users have changed their labels.
+            pin_device(18, 8, &u),
+            labelled(19, 8),
+            pin_device(20, 9, &u),
+            labelled(21, 9),
         ];
         let mounts = "\
 30 1 0:5 / /dev rw - devtmpfs devtmpfs rw
@@ -393,10 +408,12 @@ mod tests {
 41 1 0:5 /loop11 /pod/raw ro - devtmpfs devtmpfs rw
 42 1 0:6 /loop14 /pod/raw2 ro - tmpfs tmpfs rw
 43 1 0:5 /loop6 /pod/raw3 rw - devtmpfs devtmpfs rw
+44 1 0:5 /loop19 /pod/raw4 ro - devtmpfs devtmpfs rw
+45 1 0:6 /loop21 /pod/raw5 ro - tmpfs tmpfs rw
 ";
         let all = devices(loops, mounts);
         let used = all.used_outside(Path::new("/state/shared"));
-        assert_eq!(used, BTreeSet::from([1, 4, 6, 11]));
+        assert_eq!(used, BTreeSet::from([1, 4, 6, 8, 11, 19]));
         assert_eq!(all.bound_pins(), [(11, 4)]);
         let nonces = BTreeSet::from(['a', 'b'].map(|digit| digit.to_string().repeat(32)));
         let minors = |devices: Vec<&LoopInfo>| -> Vec<u32> {

@@ -3,6 +3,7 @@ use tempfile::TempDir;
 
 use super::*;
 use crate::kernel::{LoopDevices, Mounts};
+use crate::reach::testing;
 
 const NONCE: &str = "0123456789abcdef0123456789abcdef";
 
@@ -151,5 +152,25 @@ fn names_that_make_no_file_are_refused() {
     for (name, node) in [("k,l", "n"), ("k", "a/b"), ("", "n"), ("k", "")] {
         let error = keep(&kernel, state.path(), name, node).unwrap_err();
         assert!(error.to_string().contains("no name of a file"), "{error}");
+    }
+}
+
+#[test]
+fn a_pin_is_of_another_node_if_that_runs() {
+    let own = testing::marker("u", 'a');
+    let other = testing::marker("w", 'b');
+    let gone = testing::marker("w", 'c');
+    let loops = LoopTable::from(vec![
+        testing::marker_device(1, &own),
+        testing::marker_device(2, &other),
+        // A forged one, with the nonce of this node.
+        testing::marker_device(3, &testing::marker("w", 'a')),
+    ]);
+    let mounts = "40 1 7:1 / /state/kernel/alive ro - ext4 /dev/loop1 ro\n";
+    let mounts = MountTable::parse(mounts.as_bytes()).unwrap();
+    for (marker, expected) in [(&own, false), (&other, true), (&gone, false)] {
+        let pin = testing::pin_device(10, 7, marker);
+        let found = is_pin_of_another(&pin, &loops, &mounts);
+        assert_eq!(found, expected, "{marker:?}");
     }
 }

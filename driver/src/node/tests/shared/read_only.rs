@@ -171,11 +171,9 @@ fn a_readable_pin_that_nothing_binds_is_given_back() {
     m.give_back(id);
 }
 
-/// Kubelet has a device over that of each pod, and nothing detaches it once its container is gone.
-#[test]
-fn a_reader_that_is_gone_holds_no_volume() {
-    let (mut m, id, _) = Machine::in_use(Access::Block, &readers());
-    let opened = m.kernel.loop_reopen(&readable(&m, id)[0]).unwrap();
+/// Attaches a device over a readable pin, as kubelet does for each pod.
+fn attach_as_kubelet(m: &Machine, pin: &LoopInfo) -> LoopInfo {
+    let opened = m.kernel.loop_reopen(pin).unwrap();
     let attached = m.kernel.loop_attach(&LoopSpec {
         backing: &opened.file,
         label: "/kubelet/volumeDevices/pvc-1/dev/pod",
@@ -185,8 +183,20 @@ fn a_reader_that_is_gone_holds_no_volume() {
         autoclear: false,
         minor: None,
     });
-    attached.unwrap();
-    drop(opened);
+    let minor = attached.unwrap().minor;
+    m.kernel.loop_info(minor).unwrap().unwrap()
+}
+
+/// Kubelet has a device over that of each pod, and nothing detaches it once its container is gone. The pod
+/// may have changed the label of its own.
+#[rstest]
+fn a_reader_that_is_gone_holds_no_volume(#[values(false, true)] is_labelled: bool) {
+    let (mut m, id, _) = Machine::in_use(Access::Block, &readers());
+    let pin = readable(&m, id).remove(0);
+    attach_as_kubelet(&m, &pin);
+    if is_labelled {
+        m.kernel.relabel(pin.minor, "mine");
+    }
     m.u.die();
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
     assert_eq!(m.devices(), 4, "as long as the container lives, all stays");
@@ -253,4 +263,36 @@ fn another_file_behind_a_readable_pin_keeps_nothing() {
     assert_eq!(m.o.pins_over(minor), 1, "the device keeps its number");
     assert_eq!(m.u.reasons(id, &m.u.target()).unwrap().len(), 1);
     m.give_back(id);
+}
+
+/// LOOP_SET_STATUS64 needs no more than write access to the device node. If the owner took a device that a pod
+/// uses for one that nothing uses, the pod would reach the next file that gets its number.
+#[test]
+fn a_readable_pin_that_poses_as_a_dead_one_stays_below_its_kubelets_device() {
+    let (m, id, _) = Machine::in_use(Access::Block, &readers());
+    let pin = readable(&m, id).remove(0);
+    let of_kubelet = attach_as_kubelet(&m, &pin);
+    m.kernel.relabel(pin.minor, &pins::label(&"f".repeat(32)));
+    m.kernel.tamper(pin.minor, pins::OFFSET, 0);
+    for _ in 0..3 {
+        m.o.node().keep_marker().unwrap();
+    }
+    assert_eq!(m.devices(), 4, "the volume's, two pins and that of kubelet");
+    m.kernel.loop_release(&of_kubelet).unwrap();
+    m.give_back(id);
+}
+
+/// Nothing shows that the device was a pin, and its pod is to end all the same.
+#[test]
+fn another_file_and_label_of_a_readable_pin_keep_nothing() {
+    let (m, id, _) = Machine::in_use(Access::Block, &readers());
+    let file = File::create_new(m.u.site.root().join("other")).unwrap();
+    file.set_len(BYTES).unwrap();
+    let pin = readable(&m, id).remove(0);
+    m.kernel.change_backing(pin.minor, &file).unwrap();
+    m.kernel.relabel(pin.minor, "mine");
+    m.u.end_use(id).unwrap();
+    m.o.detach(id, "u").unwrap();
+    assert_eq!(m.o.loops(id), []);
+    assert_eq!(m.devices(), 1, "that of the pod's file");
 }
