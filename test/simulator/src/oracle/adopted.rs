@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::cluster::{Cluster, DRIVER};
 use crate::machine::Contents;
 use crate::model::view::{
-    annotation, claims_of, is_deleting, is_unbound, items, name, namespace, text, uid,
+    PROVISIONED_BY, annotation, claims_of, is_deleting, is_unbound, items, name, namespace, text,
+    uid,
 };
 use crate::oracle::hindered::Hindered;
 use crate::oracle::objects::{Objects, state};
-use crate::users::{ADOPTED, MAKER, content_path, volume_path};
+use crate::users::{ADOPTED, content_path, volume_path};
 use crate::{messages, trace};
 
 /// What the oracle remembers of contents that were made by hand.
@@ -84,7 +85,7 @@ pub(super) fn keeps(volume: &Value) -> bool {
 
 /// True if a volume object says that another provisioner made the volume. Only that one deletes it.
 pub(super) fn is_of_another(volume: &Value) -> bool {
-    annotation(volume, MAKER).is_some_and(|maker| maker != DRIVER)
+    annotation(volume, PROVISIONED_BY).is_some_and(|maker| maker != DRIVER)
 }
 
 /// True if a reference is to this object, or may become one.
@@ -267,7 +268,7 @@ mod tests {
             ("Retain", "1", Some(DRIVER), true),
             ("Delete", "", Some(DRIVER), true),
         ] {
-            let volume = json!({"metadata": {"annotations": {MAKER: maker}},
+            let volume = json!({"metadata": {"annotations": {PROVISIONED_BY: maker}},
                 "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {"uid": claim}}});
             assert_eq!(keeps(&volume), expected, "{policy} {claim} {maker:?}");
         }

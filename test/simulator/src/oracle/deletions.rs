@@ -132,7 +132,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::users::MAKER;
+    use crate::model::view::PROVISIONED_BY;
 
     #[rstest]
     #[case::bound("Delete", "Bound", false, false)]
@@ -152,7 +152,7 @@ mod tests {
             "spec": {"persistentVolumeReclaimPolicy": policy}, "status": {"phase": phase}});
         assert_eq!(is_given_up(&volume), expected);
         let mut others = volume;
-        others["metadata"]["annotations"] = json!({MAKER: "former.csi.dev"});
+        others["metadata"]["annotations"] = json!({PROVISIONED_BY: "former.csi.dev"});
         assert_eq!(is_given_up(&others), expected && is_deleted);
     }
 }
