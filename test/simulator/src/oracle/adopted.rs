@@ -13,8 +13,8 @@ use crate::model::view::{
     uid,
 };
 use crate::oracle::hindered::Hindered;
-use crate::oracle::objects::{Objects, state};
-use crate::users::{ADOPTED, content_path, volume_path};
+use crate::oracle::objects::{Objects, state, volume_of};
+use crate::users::{ADOPTED, content_path};
 use crate::{messages, trace};
 
 /// What the oracle remembers of contents that were made by hand.
@@ -116,9 +116,7 @@ pub(super) fn are_usable(cluster: &Cluster, objects: &Objects, hindered: &Hinder
     }
     let claims = objects.claims.iter();
     for claim in claims.filter(|claim| annotation(claim, ADOPTED).is_some()) {
-        let volume = volume_path(text(claim, "/spec/volumeName"));
-        let volume = cluster.api.shared_at(&volume);
-        let volume = volume.filter(|volume| is_meant_for(volume, claim));
+        let volume = volume_of(cluster, claim).filter(|volume| is_meant_for(volume, claim));
         if let Some(volume) = volume.filter(|_| !is_deleting(claim)) {
             let is_mountable =
                 !hindered.has(cluster, &volume) && has_space(cluster, objects, claim);

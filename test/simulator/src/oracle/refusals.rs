@@ -11,9 +11,8 @@ use crate::foreign::is_foreign;
 use crate::machine::limits::POOL;
 use crate::model::view::{is_deleting, items, name, text, uid};
 use crate::oracle::hindered::Hindered;
-use crate::oracle::objects::{Objects, state};
+use crate::oracle::objects::{Objects, state, volume_of};
 use crate::trace;
-use crate::users::volume_path;
 
 /// The code of a driver that refuses a request as wrong in itself.
 const INVALID: &str = "InvalidArgument";
@@ -64,8 +63,7 @@ impl Refusals {
             let Some(said) = said.iter().find(|said| said.contains(INVALID)) else {
                 continue;
             };
-            let at = volume_path(text(claim, "/spec/volumeName"));
-            let volume = cluster.api.get(&at);
+            let volume = volume_of(cluster, claim);
             if volume.is_some_and(|volume| hindered.has(cluster, &volume)) {
                 continue;
             }
