@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::model::view::{name, uid};
 use crate::oracle::advice::{claims, is_stuck};
-use crate::oracle::objects::{Objects, state, volume_of};
+use crate::oracle::objects::{Objects, is_for_one_pod, state, volume_of};
 use crate::trace;
 
 /// Words of a refusal for the access mode of a volume.
@@ -35,14 +35,13 @@ pub(super) fn are_true(cluster: &Cluster, objects: &Objects) {
 
 /// True if a pod with these volumes is refused for an access mode that none of them has.
 fn is_false(said: &str, volumes: &[Arc<Value>]) -> bool {
-    let alone = json!(["ReadWriteOncePod"]);
-    let mut modes = volumes.iter().map(|volume| &volume["spec"]["accessModes"]);
-    said.contains(OF_MODES) && !modes.any(|modes| *modes == alone)
+    said.contains(OF_MODES) && !volumes.iter().any(|volume| is_for_one_pod(volume))
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 

@@ -4,10 +4,10 @@
 use std::time::Duration;
 
 use hostloop_fake_api::{FakeApi, Write};
-use serde_json::Value;
 
 use crate::cluster::Bars;
 use crate::model::view::{SELECTED_NODE, annotation, name, text};
+use crate::oracle::objects::has_source;
 use crate::{shim, trace};
 
 /// How long a leader may not know of a bar: the API server may be away at once. Outages are shorter.
@@ -42,17 +42,13 @@ fn chosen<'a>(write: &Write<'a>) -> Option<&'a str> {
     let node = annotation(claim, SELECTED_NODE)?;
     let known = write.old.and_then(|old| annotation(old, SELECTED_NODE));
     let is_new = known != Some(node) && text(claim, "/kind") == "PersistentVolumeClaim";
-    (is_new && write.who.starts_with("leader") && !is_copy(claim)).then_some(node)
-}
-
-fn is_copy(claim: &Value) -> bool {
-    !claim["spec"]["dataSource"].is_null() || !claim["spec"]["dataSourceRef"].is_null()
+    (is_new && write.who.starts_with("leader") && !has_source(claim)).then_some(node)
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 

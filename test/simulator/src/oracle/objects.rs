@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::cluster::{Cluster, TOPOLOGY};
 use crate::foreign::is_foreign;
@@ -69,6 +69,16 @@ fn shared(cluster: &Cluster, plural: &str) -> Vec<Arc<Value>> {
 pub(super) fn volume_of(cluster: &Cluster, claim: &Value) -> Option<Arc<Value>> {
     let at = volume_path(text(claim, "/spec/volumeName"));
     cluster.api.shared_at(&at)
+}
+
+/// True if a volume is for one pod alone.
+pub(super) fn is_for_one_pod(volume: &Value) -> bool {
+    volume["spec"]["accessModes"] == json!(["ReadWriteOncePod"])
+}
+
+/// True if a claim is for the content of something else, be it of a kind that hostloop knows or not.
+pub(super) fn has_source(claim: &Value) -> bool {
+    !claim["spec"]["dataSource"].is_null() || !claim["spec"]["dataSourceRef"].is_null()
 }
 
 /// The capacity objects of a node.
