@@ -103,9 +103,9 @@ impl Node {
     }
 }
 
-/// The read-only device that is bound at a target, if no record names it. On a volume that nodes share,
-/// it is a pin of this node. It ends with its publication even if a user of it has put another file
-/// behind it.
+/// The read-only device that is bound at a target, if no record names it. For a volume that nodes share,
+/// it is a pin of this node, which ends with its publication even if its user has put another file behind
+/// it.
 fn unrecorded<'s>(state: &'s VolumeState, target: &Path) -> Option<&'s LoopInfo> {
     let minor = state.top(target)?.loop_node?;
     match state.at(target) {

@@ -122,7 +122,7 @@ impl Node {
             let Some(device) = now.filter(|now| pins::of([now]).contains(pin)) else {
                 continue;
             };
-            // That of its kubelet holds a readable pin.
+            // Kubelet's device over a readable pin holds it.
             for over in look.devices.over_pin(pin) {
                 detach_loop::detach(kernel, over)?;
             }
