@@ -83,8 +83,14 @@ pub(super) fn keeps(volume: &Value) -> bool {
         || text(volume, "/spec/claimRef/uid").is_empty()
 }
 
+/// True if hostloop deletes a volume once its claim is gone: the policy says so, and no other provisioner
+/// made it.
+pub(super) fn goes_with_claim(volume: &Value) -> bool {
+    text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete" && !is_of_another(volume)
+}
+
 /// True if a volume object says that another provisioner made the volume. Only that one deletes it.
-pub(super) fn is_of_another(volume: &Value) -> bool {
+fn is_of_another(volume: &Value) -> bool {
     annotation(volume, PROVISIONED_BY).is_some_and(|maker| maker != DRIVER)
 }
 

@@ -89,9 +89,8 @@ pub(super) fn check_data(cluster: &Cluster) {
 /// deleted itself.
 fn is_given_up(volume: &Value) -> bool {
     let phase = text(volume, "/status/phase");
-    let goes_with_claim = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete"
-        && !adopted::is_of_another(volume);
-    phase == "Released" && goes_with_claim || phase != "Bound" && is_deleting(volume)
+    phase == "Released" && adopted::goes_with_claim(volume)
+        || phase != "Bound" && is_deleting(volume)
 }
 
 /// True if something may keep a deleted claim.

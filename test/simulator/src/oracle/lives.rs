@@ -299,8 +299,7 @@ fn goes_without_data(volume: &Value) -> bool {
 fn keeps_volume(volume: &Value, claim: Option<&Value>) -> bool {
     let phase = text(volume, "/status/phase");
     let is_released = phase == "Released" || phase == "Failed";
-    let is_to_stay = text(volume, "/spec/persistentVolumeReclaimPolicy") != "Delete";
-    let is_kept = is_to_stay || adopted::is_of_another(volume);
+    let is_kept = !adopted::goes_with_claim(volume);
     claim.is_some() && !is_released || is_kept && !is_deleting(volume)
 }
 
