@@ -182,7 +182,7 @@ struct SnapshotController {
     kube: Kube,
     watches: Watches,
     metrics: Metrics,
-    /// Contents of these may still come.
+    /// Snapshots and groups that are gone. Their contents may still come.
     gone: GoneSnapshots,
     queue: Queue<SnapshotKey>,
 }

@@ -1,7 +1,7 @@
 //! The snapshots and groups that this process saw, and that went lately.
 //!
-//! A write without an answer may take effect minutes later, also that of a process which led before. So
-//! a content may come when its snapshot is gone already.
+//! A write without an answer may take effect minutes later, also that of a former leader. So a content
+//! may come when its snapshot is gone already.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;

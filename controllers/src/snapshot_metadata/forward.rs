@@ -60,7 +60,7 @@ pub(super) struct Answers<M>(Arc<Mutex<Queue<M>>>);
 #[derive(Debug)]
 enum Queue<M> {
     Open(mpsc::Receiver<Result<M, Status>>),
-    /// Without the error once that is taken.
+    /// `None` once the caller has taken the error.
     Cut(Option<Status>),
 }
 
@@ -209,8 +209,8 @@ async fn pass_all<M>(
     }
 }
 
-/// Waits until the caller has taken all messages. Until then, its stream has its places: it could leave
-/// them in the memory of streams without end.
+/// Waits until the caller has taken all messages. Until then, its stream keeps its places. Otherwise, a
+/// caller could begin streams without end, and leave the messages of each in memory.
 async fn taken<M>(sender: &mpsc::Sender<Result<M, Status>>) -> Result<(), Status> {
     for places in 1..=AHEAD {
         match timeout(STALL, sender.reserve_many(places)).await {

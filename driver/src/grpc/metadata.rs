@@ -160,8 +160,8 @@ where
     ReceiverStream::new(receiver)
 }
 
-/// Work that ends at its next step once the caller has hung up. Snapshots of equal content are
-/// compared to their ends without a message that would fail.
+/// Work that ends at its next step once the caller has hung up. A comparison of equal content sends no
+/// message that would fail.
 fn wanted_by_caller<M: Send + 'static>(sender: &mpsc::Sender<Result<M, Status>>) -> Arc<Wanted> {
     let caller = sender.clone();
     Arc::new_cyclic(|wanted: &Weak<Wanted>| {

@@ -103,7 +103,7 @@ pub fn dead(pins: &[Pin], markers: &[Marker]) -> Vec<Pin> {
 }
 
 /// True if a dead pin may still be bound: it is readable, and a node with a live pin uses the device.
-/// That node has another marker, and so further pins, if a person has unmounted the one before.
+/// If a person has unmounted that node's marker, it has made another one, and pins with that.
 pub fn may_be_bound(dead: &Pin, live: &BTreeMap<u32, BTreeSet<&str>>) -> bool {
     dead.is_readable && live.contains_key(&dead.over)
 }

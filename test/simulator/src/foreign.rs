@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use crate::cluster::{OWN_NAMESPACE, PROVISIONER_FINALIZER};
-use crate::model::view::{namespace, text};
+use crate::model::view::{PROVISIONED_BY, SELECTED_NODE, namespace, text};
 
 /// The name of the other driver.
 pub(crate) const DRIVER: &str = "other.example";
@@ -61,7 +61,7 @@ fn volume(name: &str, claim: &Value, phase: &str, node: &str) -> Value {
         {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}]});
     json!({"apiVersion": "v1", "kind": "PersistentVolume",
         "metadata": {"name": name,
-            "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER},
+            "annotations": {PROVISIONED_BY: DRIVER},
             "finalizers": [PROVISIONER_FINALIZER]},
         "spec": {"storageClassName": CLASS, "accessModes": ["ReadWriteOnce"],
             "volumeMode": "Filesystem", "capacity": {"storage": "1Gi"},
@@ -91,7 +91,7 @@ fn claims() -> [Value; 2] {
     bound["spec"]["volumeName"] = json!(BOUND);
     bound["status"] = json!({"phase": "Bound", "accessModes": ["ReadWriteOnce"],
         "capacity": {"storage": "1Gi"}});
-    pending["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!(GONE);
+    pending["metadata"]["annotations"][SELECTED_NODE] = json!(GONE);
     pending["status"] = json!({"phase": "Pending"});
     [bound, pending]
 }

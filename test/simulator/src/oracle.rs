@@ -31,7 +31,7 @@ mod hindered;
 mod images;
 mod inline_volumes;
 mod kept;
-mod late;
+mod late_claims;
 mod leftovers;
 mod lives;
 mod lost;
@@ -41,6 +41,7 @@ mod named_pools;
 mod namespaces;
 mod new_volumes;
 mod objects;
+mod overdue;
 mod own_faults;
 mod ownership;
 mod pools;
@@ -54,7 +55,6 @@ mod sizes;
 mod snapshots;
 mod stamps;
 mod starved;
-mod too_late;
 mod waiting;
 
 use adopted::Adopted;
@@ -66,11 +66,11 @@ use departures::Departures;
 use discards::Discards;
 use hindered::Hindered;
 use kept::Kept;
-use late::Late;
 use lives::{Lives, Present};
 use lost::Lost;
 use new_volumes::NewVolumes;
 use objects::Objects;
+use overdue::Overdue;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
 use refusals::Refusals;
@@ -91,7 +91,7 @@ pub(crate) struct Oracle {
     departures: Departures,
     discards: Discards,
     refusals: Refusals,
-    late: Late,
+    overdue: Overdue,
     new_volumes: NewVolumes,
     stamps: StampHistories,
     unbegun: Unbegun,
@@ -151,7 +151,7 @@ impl Oracle {
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
         self.new_volumes.check(cluster, &objects, &of_claims);
-        too_late::check(cluster, &objects, &of_claims);
+        late_claims::check(cluster, &objects, &of_claims);
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
@@ -166,7 +166,7 @@ impl Oracle {
         inline_volumes::are_within_limits(cluster);
         named_pools::are_theirs(cluster, &objects);
         described::are_right(cluster, &objects);
-        self.late.check(cluster);
+        self.overdue.check(cluster);
         self.promises.check(cluster);
     }
 

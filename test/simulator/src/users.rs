@@ -10,9 +10,9 @@ use crate::model::view::collection;
 
 use claims::NewClaim;
 
-pub(crate) use adoptions::{ADOPTED, MAKER};
+pub(crate) use adoptions::ADOPTED;
 pub(crate) use claims::{ENOUGH, ENOUGH_OF};
-pub(crate) use class_versions::path as class_path;
+pub(crate) use class_versions::{BAD_OPTION, RESERVED, path as class_path};
 pub(crate) use greed::{be_greedy, be_modest};
 pub(crate) use unusual::{FREED, REMOUNTED};
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 use tokio::sync::watch;
 
 use crate::history::Action;
-use crate::machine::limits::INLINE;
+use crate::machine::limits::INLINE_OF_NAMESPACE;
 use crate::model::view::{
     claims_of, event_about, event_note, is_unbound, items, name, namespace, text, uid,
 };
@@ -167,7 +167,7 @@ fn may_wait_for_inline_volumes(api: &FakeApi, pod: &Value) -> bool {
     let with = pods
         .iter()
         .filter(|other| namespace(other) == namespace(pod) && has_inline_volume(other));
-    has_inline_volume(pod) && with.count() > INLINE.volumes / 2
+    has_inline_volume(pod) && with.count() > INLINE_OF_NAMESPACE
 }
 
 fn has_inline_volume(pod: &Value) -> bool {

@@ -145,7 +145,7 @@ impl Devices {
     }
 
     /// A pin of this marker over a device. One that detaches when it is closed is given up already, and
-    /// one that is bound ends with that publication.
+    /// a bound one ends with its publication.
     pub(super) fn pin_by(&self, marker: &Marker, over: u32) -> Option<&LoopInfo> {
         let pins = self.pins.iter().filter(|pin| pin.over == over);
         pins.filter(|pin| pin.nonce == marker.nonce)
@@ -163,7 +163,7 @@ impl Devices {
     }
 
     /// The pins of this node over devices that it does not use, and those that a call has left. `nonces`
-    /// are those of this driver: another one on this node may be about to use what it has pinned.
+    /// are those of this driver: another driver on this node may be about to use what it has pinned.
     pub(super) fn unused_pins(&self, nonces: &BTreeSet<String>, anchors: &Path) -> Vec<&LoopInfo> {
         let used = self.used_outside(anchors);
         let pins = self.pins_of(nonces).into_iter();
@@ -192,8 +192,8 @@ impl Devices {
             .collect()
     }
 
-    /// True for a readable pin that nothing binds, of a call that has ended before it was bound or before
-    /// it was detached. Another pin of its container keeps the device.
+    /// True for a readable pin that a call has left: the call ended before it bound the pin, or before it
+    /// detached it. Another pin of its container keeps the device.
     fn is_left(&self, pin: &Pin) -> bool {
         let mut others = self.pins.iter();
         let is_beside = others

@@ -60,8 +60,8 @@ impl Node {
         self.attach_pin(device, marker, pins::OFFSET).map(drop)
     }
 
-    /// Attaches a pin that begins at this byte of the device. The caller keeps other
-    /// threads from changing pins.
+    /// Attaches a pin that begins at this byte of the device. The caller keeps other threads from
+    /// changing pins.
     pub(super) fn attach_pin(
         &self,
         device: &LoopDevice,

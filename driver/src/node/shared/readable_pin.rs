@@ -1,6 +1,6 @@
 //! Read-only publications of a raw block volume that nodes share. A device node that is bound
-//! read-only still takes writes, so a further pin, which shows the device, is bound in its place. What
-//! its node leaves ends as other pins do.
+//! read-only still takes writes, so a further pin, which shows the device, is bound in its place. A pin
+//! that its node leaves ends as others do.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -39,7 +39,7 @@ impl Node {
         target: &Path,
     ) -> Result<()> {
         let kernel = self.pools.kernel();
-        // Until it is bound, others of this process take it for one that is left.
+        // Until it is bound, other threads of this process take it for one that a call has left.
         let _alone = self.pinning.lock();
         self.detach_left_pins(device.minor, marker)?;
         let pin = self.attach_pin(device, marker, 0)?;

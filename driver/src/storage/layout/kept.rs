@@ -16,7 +16,7 @@ use crate::storage::{Error, Result, SnapshotId};
 
 impl PoolLayout {
     /// Moves a snapshot to `trash/` under the name that keeps its image there. False if an earlier
-    /// try moved it to be freed, or another one has that name.
+    /// try moved it to be freed, or if what an earlier deletion kept has that name.
     pub(in crate::storage) fn keep_base(&self, id: SnapshotId) -> Result<bool> {
         let entry = id.to_string();
         self.check_held(&entry)?;
@@ -27,7 +27,7 @@ impl PoolLayout {
 
     /// Moves a snapshot. If it is not in its place, an earlier try may have moved it, and only an
     /// fsync may have failed. Then this repeats the fsyncs. False if it has another name there, or if
-    /// one that a person has copied back into its place still has this one.
+    /// a person has copied it back into its place, and what was kept of it still has this name.
     fn move_or_sync_kept(&self, entry: &str, name: &str) -> kernel::Result<bool> {
         match self.to_trash(EntryKind::Snapshots, entry, name) {
             Err(kernel::Error::NotFound { .. }) => {

@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 use tokio::time::Instant;
 
 use super::view::{
-    Model, Step, View, annotation, claims_of, is_deleting, items, name, namespace, size, text, uid,
+    Model, PROVISIONED_BY, SELECTED_NODE, Step, View, annotation, claims_of, is_deleting, items,
+    name, namespace, size, text, uid,
 };
 
 const WHO: &str = "persistentvolume-controller";
@@ -16,14 +17,10 @@ const VOLUMES: &str = "persistentvolumes";
 const COMPLETED: &str = "pv.kubernetes.io/bind-completed";
 /// The annotation of a volume or claim that a controller bound, and no user.
 pub(crate) const BY_CONTROLLER: &str = "pv.kubernetes.io/bound-by-controller";
-const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 const PROVISIONERS: [&str; 2] = [
     "volume.kubernetes.io/storage-provisioner",
     "volume.beta.kubernetes.io/storage-provisioner",
 ];
-
-/// Set by the scheduler: the node for which a volume is provisioned.
-pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
 
 /// The controller of persistent volumes.
 pub(crate) struct Binder;

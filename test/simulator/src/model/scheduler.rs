@@ -8,10 +8,10 @@ use std::time::Duration;
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
-use super::binder::{BY_CONTROLLER, SELECTED_NODE, best_volume, claim_ref, is_reachable, selects};
+use super::binder::{BY_CONTROLLER, best_volume, claim_ref, is_reachable, selects};
 use super::view::{
-    Model, Step, View, annotation, claims_of, has_ended, is_deleting, is_for_pod, items, name,
-    namespace, path_of, size, text, uid,
+    Model, SELECTED_NODE, Step, View, annotation, claims_of, has_ended, is_deleting, is_for_pod,
+    items, name, namespace, path_of, size, text, uid,
 };
 
 const WHO: &str = "default-scheduler";

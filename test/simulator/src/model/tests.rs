@@ -17,7 +17,9 @@ use super::garbage::Garbage;
 use super::namespaces::Namespaces;
 use super::protection::Protection;
 use super::scheduler::Scheduler;
-use super::view::{Step, annotation, condition, is_deleting, items, name, run, text, write};
+use super::view::{
+    SELECTED_NODE, Step, annotation, condition, is_deleting, items, name, run, text, write,
+};
 
 mod attachments;
 
@@ -313,7 +315,7 @@ async fn a_claim_waits_for_its_pod_and_the_pod_for_its_volume() {
     let pod = cluster.pod("p", "a").await;
     cluster.settle().await;
     let selected = cluster.claim_now("a");
-    let node = annotation(&selected, "volume.kubernetes.io/selected-node").expect("a node");
+    let node = annotation(&selected, SELECTED_NODE).expect("a node");
     assert!(text(&cluster.get("pods/p"), "/spec/nodeName").is_empty());
     cluster.provision("a", node).await;
     cluster.settle().await;
@@ -356,12 +358,9 @@ async fn a_pod_goes_where_there_is_room() {
     }
     cluster.settle().await;
     let claim = cluster.claim_now("a");
-    assert_eq!(
-        annotation(&claim, "volume.kubernetes.io/selected-node"),
-        Some("node-2")
-    );
+    assert_eq!(annotation(&claim, SELECTED_NODE), Some("node-2"));
     // The provisioner takes the node back: the scheduler looks again.
-    let back = json!({"metadata": {"annotations": {"volume.kubernetes.io/selected-node": null}}});
+    let back = json!({"metadata": {"annotations": {SELECTED_NODE: null}}});
     write(
         &cluster.user,
         &Step::merge("persistentvolumeclaims", &claim, back),
@@ -376,10 +375,7 @@ async fn a_pod_goes_where_there_is_room() {
         cluster.events("p")
     );
     let claim = cluster.claim_now("a");
-    assert_eq!(
-        annotation(&claim, "volume.kubernetes.io/selected-node"),
-        Some("node-2")
-    );
+    assert_eq!(annotation(&claim, SELECTED_NODE), Some("node-2"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -442,7 +438,7 @@ async fn a_pods_ephemeral_claim_comes_and_goes_with_it() {
         claim["metadata"]["ownerReferences"][0]["uid"],
         pod["metadata"]["uid"]
     );
-    assert!(annotation(&claim, "volume.kubernetes.io/selected-node").is_some());
+    assert!(annotation(&claim, SELECTED_NODE).is_some());
     cluster.delete("pods", &pod).await;
     cluster.settle().await;
     assert!(cluster.api.get("persistentvolumeclaims/p-v").is_none());

@@ -11,6 +11,13 @@ use kube::api::WatchEvent;
 use serde_json::{Value, json};
 use tokio::time::{Instant, sleep, timeout};
 
+/// The annotation of a claim with the node that its volume is made on.
+pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The annotation of a volume with the provisioner that made it, and that deletes it.
+pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// The label of a content with the node of its data.
+pub(crate) const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
+
 /// The time before a controller lists again, or tries a write again.
 const RETRY: Duration = Duration::from_secs(1);
 

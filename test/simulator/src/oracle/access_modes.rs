@@ -1,14 +1,15 @@
 //! What is said of access modes is true: only a ReadWriteOncePod volume is for one pod alone. The pods
 //! of a node share all others.
 
-use serde_json::{Value, json};
+use std::sync::Arc;
+
+use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::model::view::{name, text, uid};
+use crate::model::view::{name, uid};
 use crate::oracle::advice::{claims, is_stuck};
-use crate::oracle::objects::{Objects, state};
+use crate::oracle::objects::{Objects, is_for_one_pod, state, volume_of};
 use crate::trace;
-use crate::users::volume_path;
 
 /// Words of a refusal for the access mode of a volume.
 const OF_MODES: &str = "access mode";
@@ -16,11 +17,10 @@ const OF_MODES: &str = "access mode";
 /// Checks what kubelets say of pods that do not run.
 pub(super) fn are_true(cluster: &Cluster, objects: &Objects) {
     for pod in objects.pods.iter().filter(|pod| is_stuck(pod)) {
-        let volumes = claims(objects, pod).flatten().filter_map(|claim| {
-            let at = volume_path(text(claim, "/spec/volumeName"));
-            cluster.api.get(&at)
-        });
-        let volumes: Vec<Value> = volumes.collect();
+        let claims = claims(objects, pod).flatten();
+        let volumes: Vec<Arc<Value>> = claims
+            .filter_map(|claim| volume_of(cluster, claim))
+            .collect();
         for said in cluster.complaints(uid(pod)) {
             if is_false(&said, &volumes) {
                 trace::violation(format!(
@@ -34,15 +34,14 @@ pub(super) fn are_true(cluster: &Cluster, objects: &Objects) {
 }
 
 /// True if a pod with these volumes is refused for an access mode that none of them has.
-fn is_false(said: &str, volumes: &[Value]) -> bool {
-    let alone = json!(["ReadWriteOncePod"]);
-    let mut modes = volumes.iter().map(|volume| &volume["spec"]["accessModes"]);
-    said.contains(OF_MODES) && !modes.any(|modes| *modes == alone)
+fn is_false(said: &str, volumes: &[Arc<Value>]) -> bool {
+    said.contains(OF_MODES) && !volumes.iter().any(|volume| is_for_one_pod(volume))
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
+    use serde_json::json;
 
     use super::*;
 
@@ -60,9 +59,9 @@ mod tests {
         #[case] said: &str,
         #[case] expected: bool,
     ) {
-        let volumes: Vec<Value> = modes
+        let volumes: Vec<Arc<Value>> = modes
             .iter()
-            .map(|mode| json!({"spec": {"accessModes": [mode]}}))
+            .map(|mode| Arc::new(json!({"spec": {"accessModes": [mode]}})))
             .collect();
         assert_eq!(is_false(said, &volumes), expected);
     }

@@ -9,11 +9,12 @@ use serde_json::Value;
 use crate::cluster::{Cluster, DRIVER};
 use crate::machine::Contents;
 use crate::model::view::{
-    annotation, claims_of, is_deleting, is_unbound, items, name, namespace, text, uid,
+    PROVISIONED_BY, annotation, claims_of, is_deleting, is_unbound, items, name, namespace, text,
+    uid,
 };
 use crate::oracle::hindered::Hindered;
-use crate::oracle::objects::{Objects, state};
-use crate::users::{ADOPTED, MAKER, content_path, volume_path};
+use crate::oracle::objects::{Objects, state, volume_of};
+use crate::users::{ADOPTED, content_path};
 use crate::{messages, trace};
 
 /// What the oracle remembers of contents that were made by hand.
@@ -82,9 +83,15 @@ pub(super) fn keeps(volume: &Value) -> bool {
         || text(volume, "/spec/claimRef/uid").is_empty()
 }
 
+/// True if hostloop deletes a volume once its claim is gone: the policy says so, and no other provisioner
+/// made it.
+pub(super) fn goes_with_claim(volume: &Value) -> bool {
+    text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete" && !is_of_another(volume)
+}
+
 /// True if a volume object says that another provisioner made the volume. Only that one deletes it.
-pub(super) fn is_of_another(volume: &Value) -> bool {
-    annotation(volume, MAKER).is_some_and(|maker| maker != DRIVER)
+fn is_of_another(volume: &Value) -> bool {
+    annotation(volume, PROVISIONED_BY).is_some_and(|maker| maker != DRIVER)
 }
 
 /// True if a reference is to this object, or may become one.
@@ -115,9 +122,7 @@ pub(super) fn are_usable(cluster: &Cluster, objects: &Objects, hindered: &Hinder
     }
     let claims = objects.claims.iter();
     for claim in claims.filter(|claim| annotation(claim, ADOPTED).is_some()) {
-        let volume = volume_path(text(claim, "/spec/volumeName"));
-        let volume = cluster.api.shared_at(&volume);
-        let volume = volume.filter(|volume| is_meant_for(volume, claim));
+        let volume = volume_of(cluster, claim).filter(|volume| is_meant_for(volume, claim));
         if let Some(volume) = volume.filter(|_| !is_deleting(claim)) {
             let is_mountable =
                 !hindered.has(cluster, &volume) && has_space(cluster, objects, claim);
@@ -267,7 +272,7 @@ mod tests {
             ("Retain", "1", Some(DRIVER), true),
             ("Delete", "", Some(DRIVER), true),
         ] {
-            let volume = json!({"metadata": {"annotations": {MAKER: maker}},
+            let volume = json!({"metadata": {"annotations": {PROVISIONED_BY: maker}},
                 "spec": {"persistentVolumeReclaimPolicy": policy, "claimRef": {"uid": claim}}});
             assert_eq!(keeps(&volume), expected, "{policy} {claim} {maker:?}");
         }

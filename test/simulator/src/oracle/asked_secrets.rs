@@ -54,7 +54,7 @@ fn needed(write: &Write) -> Option<(&'static str, String)> {
     if text(new, class) == text(old, class) {
         return None;
     }
-    Some(("modified", secret(old, TO_MODIFY)?))
+    Some(("modified", to_modify(old)?))
 }
 
 /// True if the process says that the data of a volume is gone.

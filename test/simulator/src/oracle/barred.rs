@@ -4,14 +4,11 @@
 use std::time::Duration;
 
 use hostloop_fake_api::{FakeApi, Write};
-use serde_json::Value;
 
 use crate::cluster::Bars;
-use crate::model::view::{annotation, name, text};
+use crate::model::view::{SELECTED_NODE, annotation, name, text};
+use crate::oracle::objects::has_source;
 use crate::{shim, trace};
-
-/// The annotation of a claim with the node that its volume is made on.
-const SELECTED: &str = "volume.kubernetes.io/selected-node";
 
 /// How long a leader may not know of a bar: the API server may be away at once. Outages are shorter.
 const LAG: Duration = Duration::from_secs(900);
@@ -42,20 +39,16 @@ fn is_known(since: Duration, now: Duration) -> bool {
 /// its source is.
 fn chosen<'a>(write: &Write<'a>) -> Option<&'a str> {
     let claim = write.new?;
-    let node = annotation(claim, SELECTED)?;
-    let known = write.old.and_then(|old| annotation(old, SELECTED));
+    let node = annotation(claim, SELECTED_NODE)?;
+    let known = write.old.and_then(|old| annotation(old, SELECTED_NODE));
     let is_new = known != Some(node) && text(claim, "/kind") == "PersistentVolumeClaim";
-    (is_new && write.who.starts_with("leader") && !is_copy(claim)).then_some(node)
-}
-
-fn is_copy(claim: &Value) -> bool {
-    !claim["spec"]["dataSource"].is_null() || !claim["spec"]["dataSourceRef"].is_null()
+    (is_new && write.who.starts_with("leader") && !has_source(claim)).then_some(node)
 }
 
 #[cfg(test)]
 mod tests {
     use rstest::rstest;
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -73,7 +66,7 @@ mod tests {
     ) {
         let claim = |node: Option<&str>| {
             json!({"kind": "PersistentVolumeClaim", "spec": spec,
-                "metadata": {"annotations": {SELECTED: node}}})
+                "metadata": {"annotations": {SELECTED_NODE: node}}})
         };
         let (old, new) = (claim(before), claim(Some("n2")));
         let write = Write {

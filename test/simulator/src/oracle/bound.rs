@@ -9,9 +9,9 @@ use crate::oracle::capacity::has_room;
 use crate::oracle::claims;
 use crate::oracle::hindered::Hindered;
 use crate::oracle::lost::Lost;
-use crate::oracle::objects::Objects;
+use crate::oracle::objects::{Objects, volume_of};
 use crate::trace;
-use crate::users::{bytes, volume_path};
+use crate::users::bytes;
 
 /// Checks all bound claims after a quiet time.
 pub(super) fn check(
@@ -36,10 +36,7 @@ fn check_claim(
     advice: Advice,
 ) {
     let (name, status) = (name(claim), &claim["status"]);
-    let volume = cluster
-        .api
-        .get(&volume_path(text(claim, "/spec/volumeName")));
-    let Some(volume) = volume else {
+    let Some(volume) = volume_of(cluster, claim) else {
         trace::violation(format!(
             "claim {name} is bound to a volume that does not exist"
         ));

@@ -89,9 +89,8 @@ pub(super) fn check_data(cluster: &Cluster) {
 /// deleted itself.
 fn is_given_up(volume: &Value) -> bool {
     let phase = text(volume, "/status/phase");
-    let goes_with_claim = text(volume, "/spec/persistentVolumeReclaimPolicy") == "Delete"
-        && !adopted::is_of_another(volume);
-    phase == "Released" && goes_with_claim || phase != "Bound" && is_deleting(volume)
+    phase == "Released" && adopted::goes_with_claim(volume)
+        || phase != "Bound" && is_deleting(volume)
 }
 
 /// True if something may keep a deleted claim.
@@ -132,7 +131,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::users::MAKER;
+    use crate::model::view::PROVISIONED_BY;
 
     #[rstest]
     #[case::bound("Delete", "Bound", false, false)]
@@ -152,7 +151,7 @@ mod tests {
             "spec": {"persistentVolumeReclaimPolicy": policy}, "status": {"phase": phase}});
         assert_eq!(is_given_up(&volume), expected);
         let mut others = volume;
-        others["metadata"]["annotations"] = json!({MAKER: "former.csi.dev"});
+        others["metadata"]["annotations"] = json!({PROVISIONED_BY: "former.csi.dev"});
         assert_eq!(is_given_up(&others), expected && is_deleted);
     }
 }

@@ -9,9 +9,8 @@ use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::model::view::{items, name, namespace, text};
-use crate::oracle::objects::{Objects, handles_of_objects};
+use crate::oracle::objects::{Objects, handles_of_objects, volume_of};
 use crate::shim;
-use crate::users::volume_path;
 
 /// How long after a node's return an object may still be removed: the latest write of a leader that
 /// did not know of it.
@@ -96,8 +95,7 @@ pub(super) fn is_group_out_of_reach(cluster: &Cluster, objects: &Objects, group:
 
 /// True if a claim's volume is on a node that has left for good.
 fn has_lost_volume(cluster: &Cluster, claim: &Value) -> bool {
-    let volume = volume_path(text(claim, "/spec/volumeName"));
-    let volume = cluster.api.shared_at(&volume);
+    let volume = volume_of(cluster, claim);
     volume.is_some_and(|volume| cluster.has_lost(text(&volume, "/spec/csi/volumeHandle")))
 }
 

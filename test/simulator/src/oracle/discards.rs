@@ -9,9 +9,10 @@ use hostloop_driver::storage::Provisioning;
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::model::view::{name, text};
+use crate::model::view::text;
+use crate::oracle::capacity::provisioning;
+use crate::oracle::objects::volume_of;
 use crate::trace;
-use crate::users::volume_path;
 
 const FILESYSTEMS: [&str; 3] = ["ext4", "xfs", "btrfs"];
 
@@ -25,20 +26,14 @@ pub(super) struct Discards {
 impl Discards {
     /// Notes what claims want.
     pub(super) fn note(&mut self, cluster: &Cluster, claims: &[Arc<Value>]) {
-        let classes = cluster.api.shared("volumeattributesclasses");
-        let thick: BTreeSet<&str> = classes
-            .iter()
-            .filter(|class| text(class, "/parameters/provisioning") == "thick")
-            .map(|class| name(class))
-            .collect();
         for claim in claims {
-            if !thick.contains(text(claim, "/spec/volumeAttributesClassName")) {
-                continue;
+            let attributes = text(claim, "/spec/volumeAttributesClassName");
+            if provisioning(cluster, "", attributes) == Provisioning::Thick
+                && let Some(volume) = volume_of(cluster, claim)
+            {
+                let handle = text(&volume, "/spec/csi/volumeHandle");
+                self.made_thick.insert(handle.to_owned());
             }
-            let at = volume_path(text(claim, "/spec/volumeName"));
-            let volume = cluster.api.shared_at(&at).unwrap_or_default();
-            let handle = text(&volume, "/spec/csi/volumeHandle").to_owned();
-            self.made_thick.insert(handle);
         }
     }
 

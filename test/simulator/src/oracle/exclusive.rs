@@ -5,11 +5,12 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use hostloop_driver::kernel::{FileId, LoopDevices, LoopInfo, Mounts};
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::machine::Machine;
 use crate::model::view::text;
+use crate::oracle::objects::is_for_one_pod;
 use crate::trace;
 
 /// Checks the kernels and the kubelets of all nodes. `volumes` are the PersistentVolumes.
@@ -27,11 +28,7 @@ pub(super) fn check(cluster: &Cluster, volumes: &[Arc<Value>]) {
     for wrong in staged_twice(staged) {
         trace::violation(format!("used twice: {wrong}"));
     }
-    let single = json!(["ReadWriteOncePod"]);
-    for volume in volumes {
-        if volume["spec"]["accessModes"] != single {
-            continue;
-        }
+    for volume in volumes.iter().filter(|volume| is_for_one_pod(volume)) {
         let handle = text(volume, "/spec/csi/volumeHandle");
         let pods = pods_with(cluster, handle);
         if pods > 1 {

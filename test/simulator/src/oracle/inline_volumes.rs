@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::Cluster;
-use crate::machine::limits::INLINE;
+use crate::machine::limits::{INLINE, INLINE_OF_NAMESPACE};
 use crate::trace;
 
 /// The parameter of an inline volume that names the namespace of its pod.
@@ -45,7 +45,7 @@ fn excess(sizes: &[(&str, u64)]) -> Vec<String> {
     }
     let half = INLINE.size.max(INLINE.total / 2);
     for (namespace, sizes) in of_namespaces {
-        if !namespace.is_empty() && exceeds(&sizes, INLINE.volumes / 2, half) {
+        if !namespace.is_empty() && exceeds(&sizes, INLINE_OF_NAMESPACE, half) {
             wrong.push(format!("{sizes:?} bytes for the namespace {namespace}"));
         }
     }

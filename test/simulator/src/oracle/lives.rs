@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, PROVISIONER_FINALIZER};
 use crate::foreign::is_foreign;
-use crate::model::view::{is_deleting, items, name, text, uid};
+use crate::model::view::{has_finalizer, is_deleting, name, text, uid};
 use crate::oracle::adopted;
 use crate::oracle::gone::Gone;
 use crate::oracle::ownership::is_named_after_claim;
@@ -291,9 +291,7 @@ fn claim_of<'a>(volume: &Value, claims: &'a [Arc<Value>]) -> Option<&'a Value> {
 /// True if an object goes, and leaves its data for good. The provisioner has no finalizer at what it is
 /// to keep, the API server accepts none for what is being deleted, and without one the data stays.
 fn goes_without_data(volume: &Value) -> bool {
-    let mut finalizers = items(volume, "/metadata/finalizers");
-    let has_provisioner = finalizers.any(|one| one == PROVISIONER_FINALIZER);
-    is_deleting(volume) && adopted::keeps(volume) && !has_provisioner
+    is_deleting(volume) && adopted::keeps(volume) && !has_finalizer(volume, PROVISIONER_FINALIZER)
 }
 
 /// True if the data of a volume must be there. The provisioner deletes that of a released volume
@@ -301,8 +299,7 @@ fn goes_without_data(volume: &Value) -> bool {
 fn keeps_volume(volume: &Value, claim: Option<&Value>) -> bool {
     let phase = text(volume, "/status/phase");
     let is_released = phase == "Released" || phase == "Failed";
-    let is_to_stay = text(volume, "/spec/persistentVolumeReclaimPolicy") != "Delete";
-    let is_kept = is_to_stay || adopted::is_of_another(volume);
+    let is_kept = !adopted::goes_with_claim(volume);
     claim.is_some() && !is_released || is_kept && !is_deleting(volume)
 }
 
@@ -321,6 +318,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::DRIVER;
+    use crate::model::view::PROVISIONED_BY;
 
     /// The snapshot-controller's annotation of a content: its VolumeSnapshot is being deleted.
     const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
@@ -395,7 +393,7 @@ mod tests {
     fn copies(#[case] name: &str, #[case] source: Value, #[case] expected: bool) {
         let mut volume = volume("Retain", "Bound", false);
         volume["metadata"]["name"] = json!(name);
-        volume["metadata"]["annotations"] = json!({"pv.kubernetes.io/provisioned-by": DRIVER});
+        volume["metadata"]["annotations"] = json!({PROVISIONED_BY: DRIVER});
         volume["spec"]["storageClassName"] = json!("kept-now");
         let claim = json!({"metadata": {"uid": "u"}, "spec": {"dataSource": source}});
         assert_eq!(is_copy_for(&volume, &claim), expected);

@@ -73,6 +73,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::DRIVER;
+    use crate::model::view::PROVISIONED_BY;
 
     #[rstest]
     #[case::right("10Mi", "10Mi", 10 << 20, false)]
@@ -87,7 +88,7 @@ mod tests {
         #[case] expected: bool,
     ) {
         let volume = json!({"metadata": {"name": "hostloop-u",
-                "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+                "annotations": {PROVISIONED_BY: DRIVER}},
             "spec": {"capacity": {"storage": says}, "storageClassName": "ext4",
                 "claimRef": {"uid": "u"}}});
         let claim = json!({"spec": {"resources": {"requests": {"storage": requested}}}});

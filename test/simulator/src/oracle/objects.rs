@@ -3,12 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 
-use crate::cluster::Cluster;
+use crate::cluster::{Cluster, TOPOLOGY};
 use crate::foreign::is_foreign;
 use crate::model::uses;
 use crate::model::view::{event_about, event_note, is_unbound, name, namespace, text, uid};
+use crate::users::volume_path;
 
 /// Reasons of events that report progress. They don't say why something is not done.
 const PROGRESS: [&str; 19] = [
@@ -61,6 +62,29 @@ pub(super) fn ours(cluster: &Cluster, plural: &str) -> Vec<Value> {
 fn shared(cluster: &Cluster, plural: &str) -> Vec<Arc<Value>> {
     let mut all = cluster.api.shared(plural);
     all.retain(|object| !is_foreign(object));
+    all
+}
+
+/// The object of a claim's volume.
+pub(super) fn volume_of(cluster: &Cluster, claim: &Value) -> Option<Arc<Value>> {
+    let at = volume_path(text(claim, "/spec/volumeName"));
+    cluster.api.shared_at(&at)
+}
+
+/// True if a volume is for one pod alone.
+pub(super) fn is_for_one_pod(volume: &Value) -> bool {
+    volume["spec"]["accessModes"] == json!(["ReadWriteOncePod"])
+}
+
+/// True if a claim is for the content of something else, be it of a kind that hostloop knows or not.
+pub(super) fn has_source(claim: &Value) -> bool {
+    !claim["spec"]["dataSource"].is_null() || !claim["spec"]["dataSourceRef"].is_null()
+}
+
+/// The capacity objects of a node.
+pub(super) fn capacities_of(cluster: &Cluster, node: &str) -> Vec<Arc<Value>> {
+    let mut all = shared(cluster, "csistoragecapacities");
+    all.retain(|capacity| capacity["nodeTopology"]["matchLabels"][TOPOLOGY] == *node);
     all
 }
 

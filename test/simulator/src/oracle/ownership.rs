@@ -13,22 +13,19 @@ use crate::cluster::{DRIVER, TOPOLOGY};
 use crate::foreign::{self, is_foreign};
 use crate::machine::node_of;
 use crate::model::view::{
-    annotation, has_finalizer, items, name, namespace, text, without_finalizer,
+    MANAGED_BY, PROVISIONED_BY, SELECTED_NODE, annotation, has_finalizer, items, name, namespace,
+    text, without_finalizer,
 };
 use crate::oracle::lost::ECHO;
 use crate::{shim, trace};
 
 /// The label of claims and volumes with their node.
 const NODE: &str = "hostloop.csi.dev/node";
-/// The label of contents with their node.
-const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 /// The annotations of a claim with its driver.
 const PROVISIONERS: [&str; 2] = [
     "volume.kubernetes.io/storage-provisioner",
     "volume.beta.kubernetes.io/storage-provisioner",
 ];
-/// The annotation of a claim with the node for which its volume is made.
-const SELECTED: &str = "volume.kubernetes.io/selected-node";
 /// The snapshot controller's finalizer of a claim while a snapshot of it is taken.
 const AS_SOURCE: &str = "snapshot.storage.kubernetes.io/pvc-as-source-protection";
 /// What a node says something about.
@@ -253,7 +250,7 @@ pub(super) fn is_named_after_claim(volume: &Value) -> bool {
     let claim = text(volume, "/spec/claimRef/uid");
     !claim.is_empty()
         && name(volume).strip_prefix("hostloop-") == Some(claim)
-        && annotation(volume, "pv.kubernetes.io/provisioned-by") == Some(DRIVER)
+        && annotation(volume, PROVISIONED_BY) == Some(DRIVER)
         && !text(volume, "/spec/storageClassName").is_empty()
 }
 
@@ -266,7 +263,8 @@ fn is_claim_of(claim: &Value, node: &str) -> bool {
         .peekable();
     let is_assigned = drivers.peek().is_some();
     drivers.all(|driver| driver == DRIVER)
-        && (is_assigned && annotation(claim, SELECTED) == Some(node) || label(claim, NODE) == node)
+        && (is_assigned && annotation(claim, SELECTED_NODE) == Some(node)
+            || label(claim, NODE) == node)
 }
 
 fn is_capacity_of(capacity: &Value, node: &str) -> bool {

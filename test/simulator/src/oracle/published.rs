@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 
 use serde_json::Value;
 
-use crate::cluster::{Cluster, TOPOLOGY};
-use crate::foreign::is_foreign;
+use crate::cluster::Cluster;
 use crate::model::view::{annotation, name};
+use crate::oracle::objects::capacities_of;
 use crate::trace;
 
 /// The annotation with the pools of a node, separated by commas.
@@ -18,11 +18,7 @@ pub(super) fn name_their_pools(cluster: &Cluster) {
     let present = cluster.machines.iter().filter(|one| !one.is_gone());
     for machine in present.filter(|one| one.pools().is_some()) {
         let handles = machine.handles();
-        for capacity in cluster.api.shared("csistoragecapacities") {
-            let is_its = capacity["nodeTopology"]["matchLabels"][TOPOLOGY] == *machine.name();
-            if !is_its || is_foreign(&capacity) {
-                continue;
-            }
+        for capacity in capacities_of(cluster, machine.name()) {
             let unnamed = unnamed(&capacity, &handles);
             if !unnamed.is_empty() {
                 trace::violation(format!(

@@ -11,14 +11,12 @@ use crate::foreign::is_foreign;
 use crate::machine::limits::POOL;
 use crate::model::view::{is_deleting, items, name, text, uid};
 use crate::oracle::hindered::Hindered;
-use crate::oracle::objects::{Objects, state};
+use crate::oracle::objects::{Objects, has_source, state, volume_of};
 use crate::trace;
-use crate::users::volume_path;
+use crate::users::{BAD_OPTION, RESERVED};
 
 /// The code of a driver that refuses a request as wrong in itself.
 const INVALID: &str = "InvalidArgument";
-/// What begins the parameters that Kubernetes gives a meaning to.
-const RESERVED: &str = "csi.storage.k8s.io/";
 /// Parameters of volumes that users and administrators of the simulator have from the manual.
 const OF_VOLUMES: [&str; 2] = ["pool", "provisioning"];
 /// The same of attributes. One that makes volumes thick is refused in these words where there is no
@@ -54,18 +52,14 @@ impl Refusals {
     /// mount options that its users gave it.
     pub(super) fn check(&self, cluster: &Cluster, objects: &Objects, hindered: &Hindered) {
         let right = objects.claims.iter().filter(|claim| {
-            !is_deleting(claim)
-                && claim["spec"]["dataSourceRef"].is_null()
-                && claim["spec"]["dataSource"].is_null()
-                && !self.claims.contains(uid(claim))
+            !is_deleting(claim) && !has_source(claim) && !self.claims.contains(uid(claim))
         });
         for claim in right {
             let said = objects.reasons(claim);
             let Some(said) = said.iter().find(|said| said.contains(INVALID)) else {
                 continue;
             };
-            let at = volume_path(text(claim, "/spec/volumeName"));
-            let volume = cluster.api.get(&at);
+            let volume = volume_of(cluster, claim);
             if volume.is_some_and(|volume| hindered.has(cluster, &volume)) {
                 continue;
             }
@@ -93,7 +87,7 @@ fn is_right(class: &Value, known: &[&'static str]) -> bool {
     let has_pool = ["", POOL].contains(&text(class, "/parameters/pool"));
     parameters.all(|(key, _)| key.starts_with(RESERVED) || known.contains(&key.as_str()))
         && has_pool
-        && options.all(|option| option != "errors=panic")
+        && options.all(|option| option != BAD_OPTION)
 }
 
 #[cfg(test)]

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use hostloop_controllers::manager::Telemetry;
 
-use crate::cluster::{Cluster, TOPOLOGY};
-use crate::foreign::is_foreign;
+use crate::cluster::Cluster;
 use crate::model::view::plural;
+use crate::oracle::objects::capacities_of;
 
 /// The kinds of which a process of a node may have only a part.
 const NARROWED: [&str; 8] = [
@@ -100,7 +100,7 @@ pub(crate) fn not_at_rest(cluster: &Cluster) -> Vec<String> {
         let those = sizes.wrong(is_narrow, |kind| {
             cluster.api.shared(&plural(kind)).len() as u64
         });
-        let capacities = is_narrow.then(|| capacities_of(cluster, actor));
+        let capacities = is_narrow.then(|| capacities_of(cluster, actor).len() as u64);
         let capacities = capacities.and_then(|there| sizes.wrong_capacities(there));
         let all = those.into_iter().chain(capacities);
         wrong.extend(all.map(|one| format!("{actor}: {one}")));
@@ -115,15 +115,6 @@ pub(crate) fn not_at_rest(cluster: &Cluster) -> Vec<String> {
         }
     }
     wrong
-}
-
-/// The number of capacity objects of a node.
-fn capacities_of(cluster: &Cluster, node: &str) -> u64 {
-    let all = cluster.api.shared("csistoragecapacities");
-    let its = all
-        .iter()
-        .filter(|one| !is_foreign(one) && one["nodeTopology"]["matchLabels"][TOPOLOGY] == *node);
-    its.count() as u64
 }
 
 fn metrics(telemetry: &Telemetry) -> String {
@@ -166,6 +157,7 @@ mod tests {
             assert_eq!(found.len(), wrong, "{found:?}");
         }
     }
+
     #[test]
     fn a_node_counts_its_capacity_objects() {
         let sizes = Sizes::of(TEXT);

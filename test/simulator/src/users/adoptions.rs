@@ -6,14 +6,12 @@ use kube::Client;
 use serde_json::{Value, json};
 
 use crate::cluster::{DRIVER, NAMESPACE};
-use crate::model::view::{collection, is_deleting, items, name as name_of, text};
+use crate::model::view::{PROVISIONED_BY, collection, is_deleting, items, name as name_of, text};
 use crate::users::snapshots::object;
 use crate::users::{Refused, content_path, path, send, volume_path};
 
 /// The annotation of a claim for a volume that was there before, with the handle of the volume.
 pub(crate) const ADOPTED: &str = "simulator/adopted";
-/// The annotation of a volume with the provisioner that made it.
-pub(crate) const MAKER: &str = "pv.kubernetes.io/provisioned-by";
 
 /// A provisioner that the cluster has no more.
 const OTHER: &str = "former.csi.dev";
@@ -68,7 +66,7 @@ pub(super) async fn snapshot(
     existing(client, name, handle, policy).await
 }
 
-/// The provisioner that made a volume, as its object says. It deletes the volume.
+/// The provisioner that made a volume, as its object says.
 pub(super) fn maker(elsewhere: bool) -> &'static str {
     if elsewhere { OTHER } else { DRIVER }
 }
@@ -120,7 +118,7 @@ fn successor(volume: &Value, claim: &str, (policy, maker): (&str, &str)) -> Valu
     spec["persistentVolumeReclaimPolicy"] = json!(policy);
     json!({"apiVersion": "v1", "kind": "PersistentVolume",
         "metadata": {"name": format!("adopted-{claim}"),
-            "annotations": {MAKER: maker}},
+            "annotations": {PROVISIONED_BY: maker}},
         "spec": spec})
 }
 
@@ -192,9 +190,9 @@ mod tests {
     fn a_successor_has_the_same_data_and_another_claim() {
         let left = left(&json!({}));
         let volume = successor(&left, "c3", ("Delete", maker(false)));
-        assert_eq!(volume["metadata"]["annotations"][MAKER], DRIVER);
+        assert_eq!(volume["metadata"]["annotations"][PROVISIONED_BY], DRIVER);
         let others = successor(&left, "c3", ("Delete", maker(true)));
-        assert_eq!(others["metadata"]["annotations"][MAKER], OTHER);
+        assert_eq!(others["metadata"]["annotations"][PROVISIONED_BY], OTHER);
         for field in ["csi", "capacity", "nodeAffinity", "accessModes"] {
             assert_eq!(volume["spec"][field], left["spec"][field], "{field}");
         }

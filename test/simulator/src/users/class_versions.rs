@@ -10,12 +10,13 @@ use crate::model::view::{collection, plural};
 use crate::secret;
 use crate::users::{self, Refused, is_immediate, post};
 
-/// A mount option that the driver takes, and one that it refuses.
+/// A mount option that the driver takes.
 const GOOD_OPTION: &str = "noatime";
-const BAD_OPTION: &str = "errors=panic";
+/// A mount option that the driver refuses.
+pub(crate) const BAD_OPTION: &str = "errors=panic";
 
 /// What begins the parameters that Kubernetes gives a meaning to.
-const RESERVED: &str = "csi.storage.k8s.io";
+pub(crate) const RESERVED: &str = "csi.storage.k8s.io";
 /// The calls for which a class names one secret.
 const CALLS: [&str; 5] = [
     "provisioner",

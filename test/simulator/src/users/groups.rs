@@ -126,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_group_and_a_content_for_existing_data_name_each_other() {
+    fn a_content_for_existing_data_names_its_group() {
         let content = content_of_existing("g1", "missing", "Retain");
         let group = group("g1", &Value::Null);
         let of = &content["spec"]["volumeGroupSnapshotRef"];

@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 
 use crate::cluster::NAMESPACE;
 use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
-use crate::model::view::{annotation, collection, is_deleting, items, name as name_of, text};
+use crate::model::view::{
+    MANAGED_BY, annotation, collection, is_deleting, items, name as name_of, text,
+};
 use crate::secret;
 use crate::users::claims::{NewClaim, REQUESTED};
 use crate::users::class_versions::{self, class, kind};
@@ -17,9 +19,6 @@ use crate::users::{Refused, content_path, get, path, send, volume_path};
 pub(crate) const FREED: &str = "simulator/freed";
 /// The annotation of a volume that users gave other mount options.
 pub(crate) const REMOUNTED: &str = "simulator/other-mount-options";
-
-/// The label of a content with its node.
-const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 
 /// A label that means nothing.
 const LABEL: &str = "simulator/label";

@@ -124,28 +124,21 @@ impl Trouble {
         }
     }
 
-    /// A node that leaves for good at this step. It happens in every third history, after volumes were
-    /// made there and before users delete them.
+    /// A node that leaves for good at this step, after volumes were made there and before users delete
+    /// them.
     fn farewell(seed: u64, step: u64) -> Option<Trouble> {
-        /// The first step at which it may come, and the number of such steps.
-        const STEPS: (u64, u64) = (20, 35);
-        let mut dice = Dice::of(seed, "farewell", 0);
-        let is_due = dice.percent(33) && step == STEPS.0 + dice.below(STEPS.1);
-        is_due.then(|| Trouble::NodeLeaves {
+        let mut dice = once(seed, "farewell", (20, 35), step)?;
+        Some(Trouble::NodeLeaves {
             node: node(&mut dice),
             seconds: 0,
             returns: false,
         })
     }
 
-    /// A node that takes no ordinary pods from this step on, for much of a history. Every third history
-    /// has one.
+    /// A node that takes no ordinary pods from this step on, for much of a history.
     fn barred(seed: u64, step: u64) -> Option<Trouble> {
-        /// The first step at which it may come, and the number of such steps.
-        const STEPS: (u64, u64) = (5, 20);
-        let mut dice = Dice::of(seed, "barred", 0);
-        let is_due = dice.percent(33) && step == STEPS.0 + dice.below(STEPS.1);
-        is_due.then(|| Trouble::NodeBarred {
+        let mut dice = once(seed, "barred", (5, 20), step)?;
+        Some(Trouble::NodeBarred {
             node: node(&mut dice),
             by: *dice.pick(&[Bar::Taint, Bar::Taint, Bar::Cordon]),
             seconds: 1800 + dice.below(3600),
@@ -273,6 +266,14 @@ fn node(dice: &mut Dice) -> usize {
 
 fn replica(dice: &mut Dice) -> usize {
     *dice.pick(&[0, 1])
+}
+
+/// The dice of a trouble that comes once in every third history, if it comes at this step. It may come at
+/// each of `number` steps from `first` on.
+fn once(seed: u64, about: &str, (first, number): (u64, u64), step: u64) -> Option<Dice> {
+    let mut dice = Dice::of(seed, about, 0);
+    let is_due = dice.percent(33) && step == first + dice.below(number);
+    is_due.then_some(dice)
 }
 
 /// How long something lasts, in seconds: from less than a retry to longer than a lease.

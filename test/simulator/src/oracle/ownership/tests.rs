@@ -7,7 +7,7 @@ fn volume(node: &str, claim: &str) -> Value {
     let term = json!({"matchExpressions": [
         {"key": TOPOLOGY, "operator": "In", "values": [node]}]});
     json!({"kind": "PersistentVolume", "metadata": {"name": "hostloop-uid",
-            "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+            "annotations": {PROVISIONED_BY: DRIVER}},
         "spec": {"csi": {"driver": DRIVER}, "storageClassName": "ext4",
             "claimRef": {"uid": claim},
             "nodeAffinity": {"required": {"nodeSelectorTerms": [term]}}}})
@@ -15,7 +15,7 @@ fn volume(node: &str, claim: &str) -> Value {
 
 fn claim(driver: &str, selected: &str, labelled: &str) -> Value {
     json!({"kind": "PersistentVolumeClaim", "metadata": {"name": "c", "namespace": "u",
-        "annotations": {PROVISIONERS[0]: driver, SELECTED: selected},
+        "annotations": {PROVISIONERS[0]: driver, SELECTED_NODE: selected},
         "labels": {NODE: labelled}}})
 }
 

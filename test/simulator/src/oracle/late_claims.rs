@@ -54,6 +54,7 @@ mod tests {
 
     use super::*;
     use crate::cluster::DRIVER;
+    use crate::model::view::PROVISIONED_BY;
 
     #[test]
     fn claims_after_the_deletion_of_their_source() {
@@ -86,7 +87,7 @@ mod tests {
             ("hostloop-2", "2", false),
         ] {
             let volume = json!({"metadata": {"name": named,
-                    "annotations": {"pv.kubernetes.io/provisioned-by": DRIVER}},
+                    "annotations": {PROVISIONED_BY: DRIVER}},
                 "spec": {"storageClassName": "ext4", "claimRef": {"uid": user}}});
             assert_eq!(is_made_for(&volume, &claim), expected, "{volume}");
         }

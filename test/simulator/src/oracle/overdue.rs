@@ -37,12 +37,12 @@ const KINDS: [Kind; 2] = [
 
 /// What the oracle remembers of contents that are to go.
 #[derive(Default)]
-pub(super) struct Late {
+pub(super) struct Overdue {
     /// Since when, by UID.
     since: BTreeMap<String, Duration>,
 }
 
-impl Late {
+impl Overdue {
     /// Checks that no content stays for long, unless an event says why. Only in a calm world has each
     /// process time for it.
     pub(super) fn check(&mut self, cluster: &Cluster) {
@@ -54,7 +54,7 @@ impl Late {
             let contents = cluster.api.shared(kind.plural).into_iter();
             due.extend(contents.filter(|content| is_to_go(kind, content)));
         }
-        for content in self.overdue(&due, shim::now()) {
+        for content in self.contents(&due, shim::now()) {
             let objects = Objects::of(cluster);
             if objects.reasons(content).is_empty() {
                 trace::violation(format!(
@@ -68,7 +68,7 @@ impl Late {
     }
 
     /// The contents that were to go for too long by now.
-    fn overdue<'a>(&mut self, due: &'a [Arc<Value>], now: Duration) -> Vec<&'a Value> {
+    fn contents<'a>(&mut self, due: &'a [Arc<Value>], now: Duration) -> Vec<&'a Value> {
         let mut since = BTreeMap::new();
         let mut overdue = Vec::new();
         for content in due {
@@ -131,7 +131,7 @@ mod tests {
     fn a_content_is_overdue_after_some_time_at_a_stretch() {
         let content = Arc::new(json!({"metadata": {"name": "c", "uid": "1"}}));
         let due = [content];
-        let mut late = Late::default();
+        let mut overdue = Overdue::default();
         for (seconds, is_due, expected) in [
             (0, true, 0),
             (300, true, 0),
@@ -142,8 +142,8 @@ mod tests {
             (701, true, 1),
         ] {
             let due = if is_due { &due[..] } else { &[] };
-            let overdue = late.overdue(due, Duration::from_secs(seconds));
-            assert_eq!(overdue.len(), expected, "{seconds}");
+            let found = overdue.contents(due, Duration::from_secs(seconds));
+            assert_eq!(found.len(), expected, "{seconds}");
         }
     }
 }
