@@ -1,7 +1,10 @@
 //! Rows of steps that depend on each other, so that chance alone seldom brings them together. Each
 //! row is something that users or administrators do, and none of it should leave anything behind.
 
+use std::collections::VecDeque;
+
 use crate::dice::Dice;
+use crate::history::expected::Expected;
 use crate::history::{Action, Step};
 
 mod classes_and_secrets;
@@ -26,4 +29,22 @@ fn after((least, varies): (u64, u64), action: Action, dice: &mut Dice) -> Step {
         wait: least + dice.below(varies),
         action,
     }
+}
+
+/// The next step of the planned row. `begin` may plan one if there is none. `expected` follows the step.
+fn next_step(
+    planned: &mut VecDeque<Step>,
+    expected: &mut Expected,
+    dice: &mut Dice,
+    begin: fn(&mut Expected, &mut Dice) -> Option<Vec<Step>>,
+) -> Option<Step> {
+    if planned.is_empty() {
+        *planned = begin(expected, dice)?.into();
+    } else if dice.percent(30) {
+        // Others come between the steps.
+        return None;
+    }
+    let step = planned.pop_front()?;
+    expected.forget(&step.action);
+    Some(step)
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::{Claimed, Expected, key_of, name_for};
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
 use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
 use crate::history::{Action, Source, Step};
 use crate::secret::to_modify;
@@ -67,29 +67,26 @@ impl ClassesAndSecrets {
         number: u64,
         expected: &mut Expected,
     ) -> Option<Step> {
-        /// At so many steps in a hundred, a row begins.
-        const CHANCE: u64 = 4;
         // With another name, each seed would have another history.
         let mut dice = Dice::of(seed, "rare", number);
-        if self.planned.is_empty() {
-            if !dice.percent(CHANCE) {
-                return None;
-            }
-            self.planned = expected.row_of_classes_and_secrets(&mut dice).into();
-        } else if dice.percent(30) {
-            // Others come between the steps.
-            return None;
-        }
-        let step = self.planned.pop_front()?;
-        expected.forget(&step.action);
-        Some(step)
+        next_step(
+            &mut self.planned,
+            expected,
+            &mut dice,
+            Expected::begin_row_of_classes_and_secrets,
+        )
     }
 }
 
 impl Expected {
-    /// Steps in a row. Their objects count as expected from now on.
-    fn row_of_classes_and_secrets(&mut self, dice: &mut Dice) -> Vec<Step> {
-        match dice.below(14) {
+    /// Steps in a row, seldom. Their objects count as expected from now on.
+    fn begin_row_of_classes_and_secrets(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+        /// At so many steps in a hundred, a row begins.
+        const CHANCE: u64 = 4;
+        if !dice.percent(CHANCE) {
+            return None;
+        }
+        Some(match dice.below(14) {
             0 => ending_namespace(dice),
             1 | 2 => self.storage_class(dice),
             3 => self.attributes_class(dice),
@@ -102,7 +99,7 @@ impl Expected {
             9 => self.named_volume(dice),
             11 | 12 => self.unlabelled_content(dice),
             _ => self.labels(dice),
-        }
+        })
     }
 
     fn plan_unusual_claim(

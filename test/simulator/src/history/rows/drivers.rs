@@ -6,7 +6,9 @@ use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::{Expected, name_for};
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, make_class, remove_class};
+use crate::history::rows::{
+    AT_ONCE, LATER, MODEST, SOON, after, make_class, next_step, remove_class,
+};
 use crate::history::unusual::ClassKind;
 use crate::history::{Action, Source, Step};
 
@@ -27,31 +29,32 @@ impl Drivers {
         number: u64,
         expected: &mut Expected,
     ) -> Option<Step> {
-        /// At so many steps in a thousand, a row begins: each is in about every third history of 60
-        /// steps.
-        const CHANCE: u64 = 25;
         let mut dice = Dice::of(seed, "drivers", number);
-        if self.planned.is_empty() {
-            if dice.below(1000) >= CHANCE {
-                return None;
-            }
-            let row = match dice.below(3) {
-                0 => expected.many_inline_volumes(&mut dice),
-                1 => expected.pools_by_name(&mut dice),
-                _ => expected.replaced_class(&mut dice),
-            };
-            self.planned = row.into();
-        } else if dice.percent(30) {
-            // Others come between the steps.
-            return None;
-        }
-        let step = self.planned.pop_front()?;
-        expected.forget(&step.action);
-        Some(step)
+        next_step(
+            &mut self.planned,
+            expected,
+            &mut dice,
+            Expected::begin_row_of_drivers,
+        )
     }
 }
 
 impl Expected {
+    /// Steps in a row, seldom. Their objects count as expected from now on.
+    fn begin_row_of_drivers(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+        /// At so many steps in a thousand, a row begins: each is in about every third history of 60
+        /// steps.
+        const CHANCE: u64 = 25;
+        if dice.below(1000) >= CHANCE {
+            return None;
+        }
+        Some(match dice.below(3) {
+            0 => self.many_inline_volumes(dice),
+            1 => self.pools_by_name(dice),
+            _ => self.replaced_class(dice),
+        })
+    }
+
     /// Makes pods with inline volumes, more than their namespace may have on a node, and deletes one
     /// of those that run.
     fn many_inline_volumes(&mut self, dice: &mut Dice) -> Vec<Step> {
