@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::cluster::{DRIVER, NAMESPACE};
 use crate::model::view::{PROVISIONED_BY, collection, is_deleting, items, name as name_of, text};
 use crate::users::snapshots::object;
-use crate::users::{Refused, content_path, path, send, volume_path};
+use crate::users::{Refused, content_path, delete, patch, path, post, send, volume_path};
 
 /// The annotation of a claim for a volume that was there before, with the handle of the volume.
 pub(crate) const ADOPTED: &str = "simulator/adopted";
@@ -30,12 +30,11 @@ pub(super) async fn existing(
             "source": {"snapshotHandle": handle},
             "volumeSnapshotRef": {"name": name, "namespace": NAMESPACE}}});
     let contents = collection("volumesnapshotcontents", "");
-    let made = send(client, Method::POST, &contents, &made).await;
+    let made = post(client, &contents, &made).await;
     let spec = json!({"source": {"volumeSnapshotContentName": content}});
     let snapshots = path("volumesnapshots", "");
-    send(client, Method::POST, &snapshots, &object(name, &spec)).await?;
-    made?;
-    Ok(())
+    post(client, &snapshots, &object(name, &spec)).await?;
+    made
 }
 
 /// Gives a snapshot up without its data, and creates another one of this data.
@@ -60,9 +59,9 @@ pub(super) async fn snapshot(
         return Err(unfit(format!("snapshot {old} is being deleted")));
     }
     let kept = json!({"spec": {"deletionPolicy": "Retain"}});
-    send(client, Method::PATCH, &content, &kept).await?;
-    send(client, Method::DELETE, &at, &json!({})).await?;
-    send(client, Method::DELETE, &content, &json!({})).await?;
+    patch(client, &content, &kept).await?;
+    delete(client, &at).await?;
+    delete(client, &content).await?;
     existing(client, name, handle, policy).await
 }
 
@@ -87,12 +86,11 @@ pub(super) async fn volume(
         return Err(unfit(format!("claim {old} has left no volume")));
     };
     let volume = successor(left, name, (policy, maker));
-    send(client, Method::POST, &volumes, &volume).await?;
+    post(client, &volumes, &volume).await?;
     let at = volume_path(name_of(left));
-    send(client, Method::DELETE, &at, &json!({})).await?;
+    delete(client, &at).await?;
     let claims = path("persistentvolumeclaims", "");
-    send(client, Method::POST, &claims, &claim_of(&volume, name)).await?;
-    Ok(())
+    post(client, &claims, &claim_of(&volume, name)).await
 }
 
 fn unfit(message: String) -> Refused {
