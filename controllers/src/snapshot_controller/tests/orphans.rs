@@ -51,6 +51,20 @@ fn left(world: &World) -> Option<Value> {
     world.api.get(&format!("volumesnapshotcontents/{CONTENT}"))
 }
 
+/// Checks that the content is marked and deleted, or neither.
+fn assert_goes(world: &World, goes: bool, what: &str) {
+    let left = left(world);
+    let is_deleted = left
+        .as_ref()
+        .is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
+    assert_eq!(is_deleted, goes, "{what}: {left:?}");
+    let is_marked = left.is_some_and(|it| !it["metadata"]["annotations"].is_null());
+    assert_eq!(
+        is_marked, goes,
+        "{what}: the snapshotter waits for the mark"
+    );
+}
+
 /// The watch reports the end of a snapshot that no step of the controller led to.
 #[tokio::test]
 async fn a_content_goes_with_a_snapshot_that_was_seen() {
@@ -93,16 +107,7 @@ async fn a_content_goes_with_a_snapshot_that_was_seen() {
         }
         controller.watches.snapshots.note_deleted("team", "snap");
         work_all(&controller).await;
-        let left = left(&world);
-        let is_deleted = left
-            .as_ref()
-            .is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
-        assert_eq!(is_deleted, goes, "{what}: {left:?}");
-        let is_marked = left.is_some_and(|it| !it["metadata"]["annotations"].is_null());
-        assert_eq!(
-            is_marked, goes,
-            "{what}: the snapshotter waits for the mark"
-        );
+        assert_goes(&world, goes, &what);
     }
 }
 
@@ -138,13 +143,7 @@ async fn a_content_that_comes_after_the_end_of_its_snapshot_goes_too() {
         }
         world.add(&controller.watches.contents, content(more));
         work_all(&controller).await;
-        let left = left(&world);
-        let is_deleted = left
-            .as_ref()
-            .is_none_or(|it| !it["metadata"]["deletionTimestamp"].is_null());
-        assert_eq!(is_deleted, goes, "{what}: {left:?}");
-        let is_marked = left.is_some_and(|it| !it["metadata"]["annotations"].is_null());
-        assert_eq!(is_marked, goes, "{what}");
+        assert_goes(&world, goes, &what);
     }
 }
 

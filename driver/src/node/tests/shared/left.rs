@@ -1,23 +1,24 @@
 //! What is left of a node once its container has ended.
 
 use super::*;
-use crate::kernel::LoopSpec;
+use crate::kernel::{LoopInfo, LoopSpec};
 use crate::reach::pins;
 use crate::storage::GrowthIntent;
 
-/// Attaches a device over a volume's, as kubelet does for each raw block volume of a pod.
-fn attach_as_kubelet(m: &Machine, id: VolumeId) {
-    let opened = m.kernel.loop_reopen(&m.o.device(id)).unwrap();
+/// Attaches a device over one that is published to a pod, as kubelet does for each raw block volume.
+pub(super) fn attach_as_kubelet(m: &Machine, published: &LoopInfo) -> LoopInfo {
+    let opened = m.kernel.loop_reopen(published).unwrap();
     let attached = m.kernel.loop_attach(&LoopSpec {
         backing: &opened.file,
         label: "/kubelet/volumeDevices/pvc-1/dev/pod",
         offset: 0,
-        read_only: false,
+        read_only: published.read_only,
         direct_io: false,
         autoclear: false,
         minor: None,
     });
-    attached.unwrap();
+    let minor = attached.unwrap().minor;
+    m.kernel.loop_info(minor).unwrap().unwrap()
 }
 
 /// A raw block volume's pod has a device of its kubelet, which nothing detaches once that is gone.
@@ -25,7 +26,7 @@ fn attach_as_kubelet(m: &Machine, id: VolumeId) {
 fn the_device_of_a_kubelet_that_is_gone_holds_no_volume() {
     let capability = block_as(Mode::SingleNodeWriter);
     let (mut m, id, _) = Machine::in_use(Access::Block, &capability);
-    attach_as_kubelet(&m, id);
+    attach_as_kubelet(&m, &m.o.device(id));
     m.u.die();
     refused!(m.o.detach(id, "u"), Error::FailedPrecondition(_));
     // One for the volume, the pin and that of kubelet.

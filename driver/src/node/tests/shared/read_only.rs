@@ -3,8 +3,9 @@
 use std::fs::File;
 use std::path::Path;
 
+use super::left::attach_as_kubelet;
 use super::*;
-use crate::kernel::{LoopInfo, LoopSpec};
+use crate::kernel::LoopInfo;
 use crate::reach::pins;
 
 /// Nodes that may all write to a raw block volume.
@@ -169,22 +170,6 @@ fn a_readable_pin_that_nothing_binds_is_given_back() {
 
     lose(&m);
     m.give_back(id);
-}
-
-/// Attaches a device over a readable pin, as kubelet does for each pod.
-fn attach_as_kubelet(m: &Machine, pin: &LoopInfo) -> LoopInfo {
-    let opened = m.kernel.loop_reopen(pin).unwrap();
-    let attached = m.kernel.loop_attach(&LoopSpec {
-        backing: &opened.file,
-        label: "/kubelet/volumeDevices/pvc-1/dev/pod",
-        offset: 0,
-        read_only: true,
-        direct_io: false,
-        autoclear: false,
-        minor: None,
-    });
-    let minor = attached.unwrap().minor;
-    m.kernel.loop_info(minor).unwrap().unwrap()
 }
 
 /// Kubelet has a device over that of each pod, and nothing detaches it once its container is gone. The pod
