@@ -52,6 +52,11 @@ impl<'a> DriverSpec<'a> {
         self
     }
 
+    /// Lets pools promise more than the disk beneath them has room for. The data have to fit.
+    pub fn overcommitted(self) -> Self {
+        self.args(["--overcommit", "1000"])
+    }
+
     /// Gives the driver another node ID.
     pub fn node(mut self, node: &'a str) -> Self {
         self.node = node;

@@ -89,7 +89,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
 fn against_all(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, POOL);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).overcommitted().start();
     let (mut changed, mut all) = (Runs::default(), Runs::default());
     runtime.block_on(async {
         let ours = Side::ours(&driver, &pool).await;
@@ -109,7 +109,7 @@ fn against_host_path(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, POOL);
     let other = PoolFixture::named(&scratch, PoolKind::Xfs, "host-path", POOL);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).overcommitted().start();
     let (mut changed, mut compared) = (Runs::default(), Runs::default());
     runtime.block_on(async {
         let dir = other.mount().expect("a directory is on a filesystem");

@@ -78,7 +78,7 @@ fn measured(runtime: &Runtime, settings: &Settings) -> Vec<Beside> {
     let _devices = LoopDevices::now();
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 100 * GIB);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).overcommitted().start();
     let by_hand = ByHand::new(&pool, &scratch, "by-hand");
     // Kubelet's directories are in memory. ext4 without a journal needs up to a millisecond to make
     // a directory once many were removed.

@@ -31,7 +31,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
 fn of_pool(runtime: &Runtime, kind: PoolKind) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, 250 * GIB);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).overcommitted().start();
     let runs: Vec<_> = runtime.block_on(async {
         let csi = driver.csi().await;
         let mut volumes = Vec::new();

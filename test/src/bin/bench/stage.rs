@@ -34,7 +34,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
 fn first_against_next(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 2048 * GIB);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).overcommitted().start();
     let staging = scratch.dir("staging");
     let mut figures = Vec::new();
     for fs in ["ext4", "xfs", "btrfs"] {

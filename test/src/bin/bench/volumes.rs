@@ -97,7 +97,9 @@ impl Filled {
     }
 
     fn start(&self) -> Driver {
-        DriverSpec::new(&self.scratch, &[&self.pool]).start()
+        DriverSpec::new(&self.scratch, &[&self.pool])
+            .overcommitted()
+            .start()
     }
 
     /// Starts a driver and stops it. Returns milliseconds until Probe says that it is ready, and

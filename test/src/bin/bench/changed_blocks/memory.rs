@@ -29,7 +29,7 @@ const RANGES: usize = (VOLUME / PART) as usize;
 pub(super) fn figure(runtime: &Runtime) -> Figure {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, POOL);
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
+    let driver = DriverSpec::new(&scratch, &[&pool]).overcommitted().start();
     let mut growths = Vec::new();
     runtime.block_on(async {
         let csi = driver.csi().await;
