@@ -363,9 +363,9 @@ pub struct VolumeArgs {
     pub topology: Vec<Segment>,
 
     /// A directory with a file for each kernel that several nodes share, as those of kind do: its
-    /// name is the kernel's, and it has the names of the nodes, at most 16, separated by whitespace.
-    /// Volumes of classes with reach=kernel can be used on all of them. The driver reads the files
-    /// again at each use [default: no node shares its kernel]
+    /// name is the kernel's, and it has the names of the nodes, at most 16, separated by spaces or
+    /// new lines. Volumes of classes with reach=kernel can be used on all of them. The driver reads
+    /// the files again at each use [default: no node shares its kernel]
     #[arg(long, value_name = "DIR")]
     pub kernels: Option<PathBuf>,
 

@@ -7,7 +7,7 @@ use rstest::rstest;
 use crate::{PLUGIN, command_line, parse};
 
 /// Documents with blocks of commands, by their paths.
-const PAGES: [(&str, &str); 10] = [
+const PAGES: [(&str, &str); 11] = [
     ("README.md", include_str!("../../README.md")),
     ("deploy/README.md", include_str!("../../deploy/README.md")),
     ("docs/backup.md", include_str!("../../docs/backup.md")),
@@ -18,6 +18,7 @@ const PAGES: [(&str, &str); 10] = [
         include_str!("../../docs/power-cuts.md"),
     ),
     ("docs/running.md", include_str!("../../docs/running.md")),
+    ("docs/shared.md", include_str!("../../docs/shared.md")),
     ("docs/start.md", include_str!("../../docs/start.md")),
     ("docs/teaching.md", include_str!("../../docs/teaching.md")),
     ("docs/ui.md", include_str!("../../docs/ui.md")),
