@@ -70,7 +70,7 @@ pub struct Args {
     pub kubelet_dir: Option<String>,
 
     /// A pool on each node: a directory or an empty block device; repeat the flag for several.
-    /// hostloop run --help explains the options [default: a directory]
+    /// docs/running.md explains the options [default: a directory; in kind and minikube an image of 20 GiB]
     #[arg(long = "pool", value_name = "NAME=PATH[,OPTION...]")]
     pub pools: Vec<Pool>,
 

@@ -139,8 +139,8 @@ pub struct Args {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error(
-        "this build does not include the page: use the program of a release, or run scripts/ui and \
-         add `--page kubectl/ui/dist/index.html`"
+        "this build does not include the page: make the client by Docker or scripts/image with \
+         Node.js (docs/start.md), or run scripts/ui and add `--page kubectl/ui/dist/index.html`"
     )]
     NoPage,
     /// The page of `--page` can't be read.

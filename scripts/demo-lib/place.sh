@@ -35,6 +35,9 @@ prepare() {
     fi
     k get --raw /readyz >/dev/null 2>"$WORK/err" ||
       die "the cluster of context $CONTEXT does not answer: $(head -n 1 "$WORK/err")"
+    k get --raw /apis/storage.k8s.io/v1 2>/dev/null |
+      jq -e 'any(.resources[]; .name == "volumeattributesclasses")' >/dev/null ||
+      die "the story needs Kubernetes 1.34 or newer: the API server of context $CONTEXT has no VolumeAttributesClass"
     if k get csidriver hostloop.csi.dev >/dev/null 2>&1; then OURS=no; fi
   fi
   build_missing
