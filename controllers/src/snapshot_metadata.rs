@@ -8,7 +8,7 @@
 //! ([`upkeep`]).
 //!
 //! The checks are in the order of upstream's and have its codes, except that what does not exist is
-//! NOT_FOUND. A base needs one more: a snapshot with its handle is or was in the caller's namespace
+//! NOT_FOUND. A base needs one more: a snapshot with its handle is or was in the request's namespace
 //! ([`base`]). Otherwise, a user who sees one snapshot of a volume could compare it with any other.
 
 use std::io;

@@ -90,7 +90,7 @@ pub struct Args {
     )]
     pub shared: Option<SharedNodes>,
 
-    /// Let volumes fail on request, for clusters that test software: by an annotation of their claims
+    /// Let volumes, pools and calls fail on request, for clusters that test software
     #[arg(long)]
     pub faults: bool,
 

@@ -1,7 +1,7 @@
 //! Who may compare with which snapshot.
 //!
-//! A base is named by its handle, which says nothing of a namespace. So the caller's namespace must
-//! have, or have had, a VolumeSnapshotContent with this handle. A backup tool may ask from its own
+//! A base is named by its handle, which says nothing of a namespace. So the request's namespace must
+//! have, or have had, a VolumeSnapshotContent with this handle. A backup tool may ask for its own
 //! namespace: it made a content there. A user who guesses a handle learns nothing, not even whether
 //! there is such a snapshot.
 
