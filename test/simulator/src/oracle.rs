@@ -50,6 +50,7 @@ mod published;
 mod records;
 mod refusals;
 mod remedies;
+mod restore_sizes;
 mod secrets;
 mod sizes;
 mod snapshots;
@@ -74,6 +75,7 @@ use overdue::Overdue;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
 use refusals::Refusals;
+use restore_sizes::RestoreSizes;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
@@ -93,6 +95,7 @@ pub(crate) struct Oracle {
     refusals: Refusals,
     overdue: Overdue,
     new_volumes: NewVolumes,
+    restore_sizes: RestoreSizes,
     stamps: StampHistories,
     unbegun: Unbegun,
 }
@@ -150,6 +153,7 @@ impl Oracle {
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
+        self.restore_sizes.check(&objects, &of_claims, &contents);
         self.new_volumes.check(cluster, &objects, &of_claims);
         late_claims::check(cluster, &objects, &of_claims);
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
