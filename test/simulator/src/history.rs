@@ -20,7 +20,7 @@ pub(crate) mod unusual;
 pub(crate) use action::{Action, Source};
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{ClassesAndSecrets, Drivers, GroupsAndAdoptions};
+use rows::{ClassesAndSecrets, Drivers, GroupsAndAdoptions, UnusualCopies};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -103,6 +103,7 @@ impl History {
         let mut classes = ClassesAndSecrets::default();
         let mut groups = GroupsAndAdoptions::default();
         let mut drivers = Drivers::default();
+        let mut copies = UnusualCopies::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
             if trouble.is_none()
@@ -113,6 +114,11 @@ impl History {
             }
             if trouble.is_none()
                 && let Some(step) = drivers.at(seed, number, &mut expected)
+            {
+                return step;
+            }
+            if trouble.is_none()
+                && let Some(step) = copies.at(seed, number, &mut expected)
             {
                 return step;
             }

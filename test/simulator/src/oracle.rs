@@ -16,6 +16,7 @@ mod asked_secrets;
 mod attachments;
 mod barred;
 mod begun;
+mod block_bytes;
 mod bound;
 mod callers;
 mod capacity;
@@ -63,6 +64,7 @@ pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
 pub(crate) use asked_secrets::watch as watch_calls;
 pub(crate) use barred::watch as watch_choices;
 use begun::Unbegun;
+use block_bytes::BlockBytes;
 use departures::Departures;
 use discards::Discards;
 use hindered::Hindered;
@@ -91,6 +93,7 @@ pub(crate) struct Oracle {
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
+    block_bytes: BlockBytes,
     discards: Discards,
     refusals: Refusals,
     overdue: Overdue,
@@ -170,6 +173,7 @@ impl Oracle {
         inline_volumes::are_within_limits(cluster);
         named_pools::are_theirs(cluster, &objects);
         described::are_right(cluster, &objects);
+        self.block_bytes.check(cluster);
         self.overdue.check(cluster);
         self.promises.check(cluster);
     }

@@ -11,10 +11,12 @@ mod classes_and_secrets;
 mod copies;
 mod drivers;
 mod groups_and_adoptions;
+mod unusual_copies;
 
 pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
 pub(super) use drivers::Drivers;
 pub(super) use groups_and_adoptions::GroupsAndAdoptions;
+pub(super) use unusual_copies::UnusualCopies;
 
 /// Sizes of volumes that copies are made of: enough for ext4 and btrfs, and for a growth.
 const MODEST: [&str; 3] = ["10Mi", "50M", "64Mi"];

@@ -186,7 +186,13 @@ fn restore_member(
     }
 }
 
-fn plan_adoption(expected: &mut Expected, snapshot: String, dice: &mut Dice) -> (String, Action) {
+/// Plans that a snapshot is given up, and its data taken over by hand. Returns the name of the new
+/// snapshot, and the step.
+pub(super) fn plan_adoption(
+    expected: &mut Expected,
+    snapshot: String,
+    dice: &mut Dice,
+) -> (String, Action) {
     let name = name_for(expected.snapshots.keys(), "s", dice);
     let of = expected.snapshots.get(&snapshot).cloned().flatten();
     expected.snapshots.insert(name.clone(), of);

@@ -1,0 +1,165 @@
+//! Rows of steps with copies that few users make: of a volume that has grown, and of a block device as
+//! a filesystem. They have draws of their own, so that those of other steps stay.
+
+use std::collections::VecDeque;
+
+use crate::dice::Dice;
+use crate::history::expected::Expected;
+use crate::history::rows::groups_and_adoptions::plan_adoption;
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
+use crate::history::{Action, Source, Step};
+
+/// Growth for which most pools have room, in bytes.
+const LITTLE: [u64; 3] = [1 << 20, 5_000_001, 16 << 20];
+
+/// What is next of the rows.
+#[derive(Default)]
+pub(in crate::history) struct UnusualCopies {
+    planned: VecDeque<Step>,
+}
+
+impl UnusualCopies {
+    /// The step with this number, if it is one of a row. `expected` follows it.
+    pub(in crate::history) fn at(
+        &mut self,
+        seed: u64,
+        number: u64,
+        expected: &mut Expected,
+    ) -> Option<Step> {
+        let mut dice = Dice::of(seed, "unusual copies", number);
+        next_step(
+            &mut self.planned,
+            expected,
+            &mut dice,
+            Expected::begin_row_of_unusual_copies,
+        )
+    }
+}
+
+impl Expected {
+    /// Steps in a row, seldom. Their objects count as expected from now on.
+    fn begin_row_of_unusual_copies(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+        /// At so many steps in a thousand, a row begins: each is in about every third history of 60
+        /// steps.
+        const CHANCE: u64 = 18;
+        if dice.below(1000) >= CHANCE {
+            return None;
+        }
+        Some(match dice.below(2) {
+            0 => self.grown_source(dice),
+            _ => self.mounted_block_device(dice),
+        })
+    }
+
+    /// Grows a volume, takes a snapshot of it, and requests for the copy what the volume had at first.
+    fn grown_source(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let class = *dice.pick(&["ext4-now", "btrfs-now"]);
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim(class, size, None, dice);
+        let grow = Action::Grow {
+            name: claim.clone(),
+            by: *dice.pick(&LITTLE),
+        };
+        let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+        let source = Some(Source::Snapshot(snapshot));
+        let (_, restore) = self.plan_claim(class, size, source, dice);
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, grow, dice),
+            after(LATER, take, dice),
+            after(SOON, restore, dice),
+        ]
+    }
+
+    /// Takes a snapshot of a block device, takes its data over by hand, where nothing says any more
+    /// that it is of a block device, and requests a filesystem of it.
+    fn mounted_block_device(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_block_device("ext4-now", size, dice);
+        let class = *dice.pick(&["deleted", "kept"]);
+        let (snapshot, take) = self.plan_snapshot(&claim, class, dice);
+        let (name, adopt) = plan_adoption(self, snapshot, dice);
+        let source = Some(Source::Snapshot(name));
+        let (_, restore) = self.plan_claim("ext4-now", size, source, dice);
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, take, dice),
+            after(LATER, adopt, dice),
+            after(SOON, restore, dice),
+        ]
+    }
+
+    /// Plans a claim for a block device, as [`Expected::plan_claim`].
+    fn plan_block_device(&mut self, class: &str, size: &str, dice: &mut Dice) -> (String, Action) {
+        let (name, mut make) = self.plan_claim(class, size, None, dice);
+        if let Action::Claim { block, .. } = &mut make {
+            *block = true;
+        }
+        if let Some(claimed) = self.claims.get_mut(&name) {
+            claimed.block = true;
+        }
+        (name, make)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+    use crate::history::{History, World};
+
+    /// True if a filesystem is requested of the data of a block device.
+    fn has_filesystem_of_block_device(steps: &[Step]) -> bool {
+        let (mut devices, mut snapshots) = (BTreeSet::new(), BTreeSet::new());
+        for step in steps {
+            match &step.action {
+                Action::Claim {
+                    name, block: true, ..
+                } => {
+                    devices.insert(name);
+                }
+                Action::Snapshot { name, claim, .. } if devices.contains(claim) => {
+                    snapshots.insert(name);
+                }
+                Action::Adopt { name, snapshot, .. } if snapshots.contains(snapshot) => {
+                    snapshots.insert(name);
+                }
+                Action::Claim {
+                    source: Some(Source::Snapshot(of)),
+                    ..
+                } if snapshots.contains(of) => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    /// True if a snapshot of a volume is taken after a little growth.
+    fn has_snapshot_of_grown_volume(steps: &[Step]) -> bool {
+        let mut grown = BTreeSet::new();
+        for step in steps {
+            match &step.action {
+                Action::Grow { name, by } if LITTLE.contains(by) => {
+                    grown.insert(name);
+                }
+                Action::Snapshot { claim, .. } if grown.contains(claim) => return true,
+                _ => {}
+            }
+        }
+        false
+    }
+
+    #[test]
+    fn about_every_third_history_has_each_row() {
+        let (mut filesystems, mut copies) = (0, 0);
+        for seed in 0..60 {
+            let steps = History::of(seed, World::Calm, 60).steps;
+            filesystems += u64::from(has_filesystem_of_block_device(&steps));
+            copies += u64::from(has_snapshot_of_grown_volume(&steps));
+        }
+        for many in [filesystems, copies] {
+            assert!((8..55).contains(&many), "{filesystems} {copies}");
+        }
+    }
+}
