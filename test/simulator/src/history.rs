@@ -20,7 +20,7 @@ pub(crate) mod unusual;
 pub(crate) use action::{Action, Source};
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{ClassesAndSecrets, Drivers, GroupsAndAdoptions, UnusualCopies};
+use rows::{ClassesAndSecrets, Drivers, Farewells, GroupsAndAdoptions, UnusualCopies};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -104,8 +104,14 @@ impl History {
         let mut groups = GroupsAndAdoptions::default();
         let mut drivers = Drivers::default();
         let mut copies = UnusualCopies::default();
+        let mut farewells = Farewells::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
+            if let Some(trouble) = &trouble {
+                farewells.note(seed, number, trouble, &mut expected);
+            } else if let Some(step) = farewells.at(seed, number, &mut expected) {
+                return step;
+            }
             if trouble.is_none()
                 && let Some(step) = classes.at(seed, number, &mut expected)
             {

@@ -10,11 +10,13 @@ use crate::history::{Action, Step};
 mod classes_and_secrets;
 mod copies;
 mod drivers;
+mod farewells;
 mod groups_and_adoptions;
 mod unusual_copies;
 
 pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
 pub(super) use drivers::Drivers;
+pub(super) use farewells::Farewells;
 pub(super) use groups_and_adoptions::GroupsAndAdoptions;
 pub(super) use unusual_copies::UnusualCopies;
 

@@ -1,0 +1,98 @@
+//! Rows of steps after a node has left for good: users take snapshots of what they have, also of the
+//! volumes that were there. They have draws of their own, so that those of other steps stay.
+
+use std::collections::VecDeque;
+
+use crate::dice::Dice;
+use crate::history::expected::Expected;
+use crate::history::rows::{LATER, SOON, after, next_step};
+use crate::history::trouble::Trouble;
+use crate::history::{Action, Step};
+
+/// The most claims that snapshots are taken of: one of them is likely to have its volume there.
+const MOST: usize = 4;
+
+/// What is next of the rows.
+#[derive(Default)]
+pub(in crate::history) struct Farewells {
+    planned: VecDeque<Step>,
+}
+
+impl Farewells {
+    /// Notes what the world does at this step.
+    pub(in crate::history) fn note(
+        &mut self,
+        seed: u64,
+        number: u64,
+        trouble: &Trouble,
+        expected: &mut Expected,
+    ) {
+        let is_farewell = matches!(trouble, Trouble::NodeLeaves { returns: false, .. });
+        if is_farewell && self.planned.is_empty() {
+            let mut dice = Dice::of(seed, "farewells", number);
+            self.planned = expected.snapshots_of_all(&mut dice).into();
+        }
+    }
+
+    /// The step with this number, if it is one of a row. `expected` follows it.
+    pub(in crate::history) fn at(
+        &mut self,
+        seed: u64,
+        number: u64,
+        expected: &mut Expected,
+    ) -> Option<Step> {
+        let mut dice = Dice::of(seed, "farewells", number);
+        next_step(&mut self.planned, expected, &mut dice, |_, _| None)
+    }
+}
+
+impl Expected {
+    /// Takes a snapshot of each of some claims, and gives one up again.
+    fn snapshots_of_all(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let mut claims: Vec<String> = self.claims.keys().cloned().collect();
+        let (mut steps, mut names) = (Vec::new(), Vec::new());
+        while !claims.is_empty() && names.len() < MOST {
+            let at = usize::try_from(dice.below(claims.len() as u64)).unwrap_or_default();
+            let (name, take) = self.plan_snapshot(&claims.swap_remove(at), "deleted", dice);
+            steps.push(after(SOON, take, dice));
+            names.push(name);
+        }
+        if !names.is_empty() {
+            let name = dice.pick(&names).clone();
+            steps.push(after(LATER, Action::DeleteSnapshot { name }, dice));
+        }
+        steps
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::{History, World};
+
+    fn is_farewell(step: &Step) -> bool {
+        matches!(
+            step.action,
+            Action::World {
+                trouble: Trouble::NodeLeaves { returns: false, .. }
+            }
+        )
+    }
+
+    /// The number of snapshots that users take after a node has left for good.
+    fn late_snapshots(history: &History) -> usize {
+        let steps = history.steps.iter();
+        let late = steps.skip_while(|step| !is_farewell(step));
+        late.filter(|step| matches!(step.action, Action::Snapshot { .. }))
+            .count()
+    }
+
+    #[test]
+    fn about_every_third_history_has_snapshots_after_a_farewell() {
+        let histories = (0..60).map(|seed| History::of(seed, World::Rough, 60));
+        let many = histories
+            .filter(|history| late_snapshots(history) >= 3)
+            .count();
+        assert!((8..50).contains(&many), "{many}");
+    }
+}
