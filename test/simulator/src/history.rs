@@ -20,7 +20,7 @@ pub(crate) mod unusual;
 pub(crate) use action::{Action, Source};
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{ClassesAndSecrets, Drivers, Farewells, GroupsAndAdoptions, UnusualCopies};
+use rows::{Absences, ClassesAndSecrets, Drivers, GroupsAndAdoptions, UnusualCopies};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -104,12 +104,12 @@ impl History {
         let mut groups = GroupsAndAdoptions::default();
         let mut drivers = Drivers::default();
         let mut copies = UnusualCopies::default();
-        let mut farewells = Farewells::default();
+        let mut absences = Absences::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
             if let Some(trouble) = &trouble {
-                farewells.note(seed, number, trouble, &mut expected);
-            } else if let Some(step) = farewells.at(seed, number, &mut expected) {
+                absences.note(seed, number, trouble, &mut expected);
+            } else if let Some(step) = absences.at(seed, number, &mut expected) {
                 return step;
             }
             if trouble.is_none()

@@ -61,6 +61,12 @@ impl Cluster {
                 self.replicas[*replica].kill();
                 self.recover_after(*seconds, Recovery::Replica(*replica));
             }
+            Trouble::LeadersDie { seconds } => {
+                for replica in 0..self.replicas.len() {
+                    self.replicas[replica].kill();
+                    self.recover_after(*seconds, Recovery::Replica(replica));
+                }
+            }
             Trouble::ReplicaLate { replica, seconds } => {
                 let actor = self.replicas[*replica].actor;
                 self.doors.be_late(actor, Duration::from_secs(*seconds));

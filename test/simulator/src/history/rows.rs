@@ -7,16 +7,16 @@ use crate::dice::Dice;
 use crate::history::expected::Expected;
 use crate::history::{Action, Step};
 
+mod absences;
 mod classes_and_secrets;
 mod copies;
 mod drivers;
-mod farewells;
 mod groups_and_adoptions;
 mod unusual_copies;
 
+pub(super) use absences::Absences;
 pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
 pub(super) use drivers::Drivers;
-pub(super) use farewells::Farewells;
 pub(super) use groups_and_adoptions::GroupsAndAdoptions;
 pub(super) use unusual_copies::UnusualCopies;
 

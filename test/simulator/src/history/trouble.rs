@@ -25,6 +25,8 @@ pub(crate) enum Trouble {
     KubeletDies { node: usize },
     /// A process of the cluster's controllers dies, and starts again later.
     ReplicaDies { replica: usize, seconds: u64 },
+    /// All processes of the cluster's controllers die, and start again later: none leads.
+    LeadersDie { seconds: u64 },
     /// What a process of the cluster's controllers sends arrives late, and it can't renew its
     /// lease: another one leads, and the old leader's writes still arrive.
     ReplicaLate { replica: usize, seconds: u64 },
@@ -155,7 +157,8 @@ impl Trouble {
             Trouble::ReplicaDies { replica, .. } | Trouble::ReplicaLate { replica, .. } => {
                 (0, *replica)
             }
-            Trouble::AnswersLost { .. }
+            Trouble::LeadersDie { .. }
+            | Trouble::AnswersLost { .. }
             | Trouble::CallsLost { .. }
             | Trouble::Outage { .. }
             | Trouble::Backup
@@ -180,6 +183,9 @@ impl fmt::Display for Trouble {
             }
             Trouble::ReplicaDies { replica, seconds } => {
                 write!(f, "controller process {} dies for {seconds} s", replica + 1)
+            }
+            Trouble::LeadersDie { seconds } => {
+                write!(f, "all controller processes die for {seconds} s")
             }
             Trouble::ReplicaLate { replica, seconds } => {
                 write!(
@@ -320,7 +326,7 @@ mod tests {
 
     #[test]
     fn troubles_are_of_nodes_and_replicas_that_there_are() {
-        for (world, all) in [(World::Calm, 0), (World::Rough, 19), (World::Hard, 21)] {
+        for (world, all) in [(World::Calm, 0), (World::Rough, 20), (World::Hard, 22)] {
             let mut kinds = std::collections::HashSet::new();
             // A history has some troubles at most once.
             let troubles = (0..3000).filter_map(|at| Trouble::at(at / 60, world, at % 60));

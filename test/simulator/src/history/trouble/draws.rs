@@ -114,10 +114,12 @@ impl Trouble {
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
             World::Rough => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::leaderless(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
             World::Hard => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::leaderless(seed, step))
                 .or_else(|| Trouble::power_cut(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
@@ -142,6 +144,15 @@ impl Trouble {
             node: node(&mut dice),
             by: *dice.pick(&[Bar::Taint, Bar::Taint, Bar::Cordon]),
             seconds: 1800 + dice.below(3600),
+        })
+    }
+
+    /// A time without a leader that begins at this step, longer than nodes wait for one: then each
+    /// watches all objects.
+    fn leaderless(seed: u64, step: u64) -> Option<Trouble> {
+        let mut dice = once(seed, "leaderless", (8, 30), step)?;
+        Some(Trouble::LeadersDie {
+            seconds: 300 + dice.below(300),
         })
     }
 
@@ -290,11 +301,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_third_history_has_a_node_that_leaves_for_good_and_one_that_takes_no_pods() {
+    fn every_third_history_has_each_trouble_that_comes_once() {
         type Draw = fn(u64, u64) -> Option<Trouble>;
-        let draws: [(Draw, &str); 2] = [
+        let draws: [(Draw, &str); 3] = [
             (Trouble::farewell, "is deleted for good"),
             (Trouble::barred, "taint for"),
+            (Trouble::leaderless, "all controller processes die"),
         ];
         for (draw, words) in draws {
             let of_seed = |seed: u64| (0..60).filter_map(move |step| draw(seed, step));

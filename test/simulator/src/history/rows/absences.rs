@@ -1,11 +1,12 @@
-//! Rows of steps after a node has left for good: users take snapshots of what they have, also of the
-//! volumes that were there. They have draws of their own, so that those of other steps stay.
+//! Rows of steps while something is missing. After a node has left for good, users take snapshots of
+//! what they have, also of the volumes that were there. While no process leads, they make claims. They
+//! have draws of their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::Expected;
-use crate::history::rows::{LATER, SOON, after, next_step};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
 use crate::history::trouble::Trouble;
 use crate::history::{Action, Step};
 
@@ -14,11 +15,11 @@ const MOST: usize = 4;
 
 /// What is next of the rows.
 #[derive(Default)]
-pub(in crate::history) struct Farewells {
+pub(in crate::history) struct Absences {
     planned: VecDeque<Step>,
 }
 
-impl Farewells {
+impl Absences {
     /// Notes what the world does at this step.
     pub(in crate::history) fn note(
         &mut self,
@@ -27,11 +28,13 @@ impl Farewells {
         trouble: &Trouble,
         expected: &mut Expected,
     ) {
-        let is_farewell = matches!(trouble, Trouble::NodeLeaves { returns: false, .. });
-        if is_farewell && self.planned.is_empty() {
-            let mut dice = Dice::of(seed, "farewells", number);
-            self.planned = expected.snapshots_of_all(&mut dice).into();
-        }
+        let mut dice = Dice::of(seed, "absences", number);
+        let row = match trouble {
+            Trouble::NodeLeaves { returns: false, .. } => expected.snapshots_of_all(&mut dice),
+            Trouble::LeadersDie { .. } => expected.claims_without_a_pod(&mut dice),
+            _ => return,
+        };
+        self.planned = row.into();
     }
 
     /// The step with this number, if it is one of a row. `expected` follows it.
@@ -41,7 +44,7 @@ impl Farewells {
         number: u64,
         expected: &mut Expected,
     ) -> Option<Step> {
-        let mut dice = Dice::of(seed, "farewells", number);
+        let mut dice = Dice::of(seed, "absences", number);
         next_step(&mut self.planned, expected, &mut dice, |_, _| None)
     }
 }
@@ -62,6 +65,17 @@ impl Expected {
             steps.push(after(LATER, Action::DeleteSnapshot { name }, dice));
         }
         steps
+    }
+
+    /// Makes two claims that need no pod, one while the nodes still wait for a leader.
+    fn claims_without_a_pod(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let times = [AT_ONCE, LATER].into_iter();
+        times
+            .map(|time| {
+                let (_, make) = self.plan_claim("ext4-now", dice.pick(&MODEST), None, dice);
+                after(time, make, dice)
+            })
+            .collect()
     }
 }
 
