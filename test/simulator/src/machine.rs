@@ -49,7 +49,7 @@ use absence::Absence;
 pub(crate) use contents::Contents;
 use disk_usage::DiskUsage;
 use inline::{Copies, Inline};
-use limits::{INLINE, POOL};
+use limits::{INLINE, POOL, snapshots_of_namespace};
 
 /// What the pool promises at most, in bytes.
 pub(crate) const CAPACITY: u64 = 2 << 30;
@@ -236,6 +236,11 @@ impl Machine {
     /// How many times its room the pool promises.
     pub(crate) fn overcommit(&self) -> u64 {
         self.site.overcommit
+    }
+
+    /// What the snapshots of one namespace may promise, in bytes.
+    pub(crate) fn snapshots_of_namespace(&self) -> u64 {
+        snapshots_of_namespace(self.site.world)
     }
 
     /// The pools, if the driver's process lives.
@@ -426,6 +431,10 @@ impl Site {
             &format!("--statedir={dir}/state"),
             &format!("--pool={POOL}={dir}/pool,capacity={CAPACITY}"),
             &format!("--overcommit={}", self.overcommit),
+            &format!(
+                "--max-snapshot-bytes-per-namespace={}",
+                snapshots_of_namespace(self.world)
+            ),
             &format!("--enable-attach={}", self.attach),
             "--controllers=*,-registrar,-liveness",
             "--volume-name-prefix=hostloop",

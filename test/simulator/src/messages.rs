@@ -15,6 +15,9 @@ const FULL: &str = "ResourceExhausted";
 /// What a process says of a call that it can't make.
 const NO_DRIVER: &str = "this process has no CSI driver";
 
+/// Words before the numbers in the refusal of a snapshot that is too much for its namespace.
+const OF_SNAPSHOT_LIMIT: [&str; 3] = [" promise ", " on this node, and ", " its limit of "];
+
 /// True if a process speaks of a call that it can't make.
 pub(crate) fn lacks_driver(message: &str) -> bool {
     message.contains(NO_DRIVER)
@@ -40,6 +43,21 @@ pub(crate) fn is_full(message: &str) -> bool {
     message.contains(FULL)
 }
 
+/// The numbers in the refusal of a snapshot that is too much for its namespace, in bytes: what all its
+/// snapshots promise, what this one would, and the limit.
+pub(crate) fn snapshot_limit(message: &str) -> Option<[u64; 3]> {
+    let [used, more, limit] = OF_SNAPSHOT_LIMIT.map(|words| bytes_after(message, words));
+    Some([used?, more?, limit?])
+}
+
+/// The first number of bytes after these words.
+fn bytes_after(message: &str, words: &str) -> Option<u64> {
+    let (_, rest) = message.split_once(words)?;
+    let (number, _) = rest.split_once(" bytes")?;
+    let digits = number.rsplit(|c: char| !c.is_ascii_digit()).next()?;
+    digits.parse().ok()
+}
+
 /// True if a copy is to be smaller than its source.
 pub(crate) fn is_too_small(message: &str) -> bool {
     message.contains(LEAST) || message.contains("smaller")
@@ -48,6 +66,18 @@ pub(crate) fn is_too_small(message: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_numbers_of_a_limit_are_found() {
+        let refusal = "ResourceExhausted: the snapshots of namespace \"u\" promise 0 bytes on this \
+                       node, and 4.00 KiB (4096 bytes) more would exceed its limit of 5 bytes \
+                       (--max-snapshot-bytes-per-namespace): delete some";
+        assert_eq!(snapshot_limit(refusal), Some([0, 4096, 5]));
+        assert_eq!(
+            snapshot_limit("ResourceExhausted: no room for 4096 bytes"),
+            None
+        );
+    }
 
     #[test]
     fn words_of_messages_are_found() {

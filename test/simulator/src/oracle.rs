@@ -55,6 +55,7 @@ mod remedies;
 mod restore_sizes;
 mod secrets;
 mod sizes;
+mod snapshot_limits;
 mod snapshots;
 mod stamps;
 mod starved;
@@ -173,6 +174,7 @@ impl Oracle {
         });
         exclusive::check(cluster, &objects);
         inline_volumes::are_within_limits(cluster);
+        snapshot_limits::are_kept(cluster);
         named_pools::are_theirs(cluster, &objects);
         described::are_right(cluster, &objects);
         self.block_bytes.check(cluster);
@@ -186,6 +188,7 @@ impl Oracle {
         starved::check(cluster);
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
+        snapshot_limits::are_exceeded(cluster);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);

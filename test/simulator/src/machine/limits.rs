@@ -2,6 +2,9 @@
 
 use hostloop_driver::node::InlineLimits;
 
+use crate::history::World;
+use crate::machine::CAPACITY;
+
 /// The name of the only pool.
 pub(crate) const POOL: &str = "pool";
 
@@ -15,3 +18,16 @@ pub(crate) const INLINE: InlineLimits = InlineLimits {
 
 /// The number of inline volumes that one namespace may have on a node.
 pub(crate) const INLINE_OF_NAMESPACE: usize = INLINE.volumes / 2;
+
+/// What the snapshots of one namespace may promise on a node with troubles, in bytes: as much as one of
+/// a large thick volume.
+const SNAPSHOTS_OF_NAMESPACE: u64 = 32 << 20;
+
+/// What the snapshots of one namespace may promise on a node, in bytes. In a calm world, only the pool
+/// limits them, as on the real cluster that is compared with it.
+pub(crate) fn snapshots_of_namespace(world: World) -> u64 {
+    match world {
+        World::Calm => CAPACITY,
+        World::Rough | World::Hard => SNAPSHOTS_OF_NAMESPACE,
+    }
+}

@@ -1,5 +1,5 @@
-//! Rows of steps with copies that few users make: of a volume that has grown, and of a block device as
-//! a filesystem. They have draws of their own, so that those of other steps stay.
+//! Rows of steps with copies that few users make: of a volume that has grown, of a block device as a
+//! filesystem, and snapshots that promise all that a namespace may have. They have draws of their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
@@ -11,6 +11,9 @@ use crate::history::{Action, Source, Step};
 
 /// Growth for which most pools have room, in bytes.
 const LITTLE: [u64; 3] = [1 << 20, 5_000_001, 16 << 20];
+
+/// As large as all that the snapshots of a namespace may promise.
+const LARGE: &str = "32Mi";
 
 /// What is next of the rows.
 #[derive(Default)]
@@ -41,12 +44,13 @@ impl Expected {
     fn begin_row_of_unusual_copies(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
         /// At so many steps in a thousand, a row begins: each is in about every third history of 60
         /// steps.
-        const CHANCE: u64 = 18;
+        const CHANCE: u64 = 27;
         if dice.below(1000) >= CHANCE {
             return None;
         }
-        Some(match dice.below(2) {
+        Some(match dice.below(3) {
             0 => self.grown_source(dice),
+            1 => self.large_snapshots(dice),
             _ => self.mounted_block_device(dice),
         })
     }
@@ -86,6 +90,20 @@ impl Expected {
             after(SOON, take, dice),
             after(LATER, adopt, dice),
             after(SOON, restore, dice),
+        ]
+    }
+
+    /// Takes two snapshots of a thick volume, of which one is all that a namespace may have on a node with
+    /// troubles, and gives the first one up.
+    fn large_snapshots(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let (claim, make) = self.plan_claim("thick-now", LARGE, None, dice);
+        let (name, first) = self.plan_snapshot(&claim, "deleted", dice);
+        let (_, second) = self.plan_snapshot(&claim, "deleted", dice);
+        vec![
+            after(AT_ONCE, make, dice),
+            after(SOON, first, dice),
+            after(SOON, second, dice),
+            after(LATER, Action::DeleteSnapshot { name }, dice),
         ]
     }
 
@@ -150,16 +168,21 @@ mod tests {
         false
     }
 
+    fn is_large(step: &Step) -> bool {
+        matches!(&step.action, Action::Claim { size, .. } if size == LARGE)
+    }
+
     #[test]
     fn about_every_third_history_has_each_row() {
-        let (mut filesystems, mut copies) = (0, 0);
+        let (mut filesystems, mut copies, mut large) = (0, 0, 0);
         for seed in 0..60 {
             let steps = History::of(seed, World::Calm, 60).steps;
             filesystems += u64::from(has_filesystem_of_block_device(&steps));
             copies += u64::from(has_snapshot_of_grown_volume(&steps));
+            large += u64::from(steps.iter().any(is_large));
         }
-        for many in [filesystems, copies] {
-            assert!((8..55).contains(&many), "{filesystems} {copies}");
+        for many in [filesystems, copies, large] {
+            assert!((6..55).contains(&many), "{filesystems} {copies} {large}");
         }
     }
 }
