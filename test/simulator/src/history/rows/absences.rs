@@ -72,7 +72,7 @@ impl Expected {
         let times = [AT_ONCE, LATER].into_iter();
         times
             .map(|time| {
-                let (_, make) = self.plan_claim("ext4-now", dice.pick(&MODEST), None, dice);
+                let (_, make) = self.plan_claim("ext4-now", *dice.pick(&MODEST), None, dice);
                 after(time, make, dice)
             })
             .collect()
