@@ -102,6 +102,8 @@ struct Site {
     names: Names,
     dir: PathBuf,
     overcommit: u64,
+    /// What is on its disk beside the pool, in bytes.
+    others: u64,
     /// Volumes are attached before they are mounted.
     attach: bool,
     kernel: Arc<Model>,
@@ -177,6 +179,7 @@ impl Machine {
             names,
             dir,
             overcommit: if is_overcommitted { 3 } else { 1 },
+            others,
             attach: history.attach,
             kernel,
             pace: Arc::default(),
@@ -236,6 +239,11 @@ impl Machine {
     /// How many times its room the pool promises.
     pub(crate) fn overcommit(&self) -> u64 {
         self.site.overcommit
+    }
+
+    /// What is on its disk beside the pool, in bytes.
+    pub(crate) fn others(&self) -> u64 {
+        self.site.others
     }
 
     /// The pools, if the driver's process lives.
