@@ -3,7 +3,7 @@
 
 use crate::dice::Dice;
 use crate::history::World;
-use crate::history::trouble::{Bar, Damage, PoolFile, Trouble};
+use crate::history::trouble::{Bar, Damage, PoolFile, REPLICAS, Trouble};
 
 /// The answers of an API server that can't serve a request now.
 const CODES: [u16; 3] = [429, 500, 503];
@@ -114,10 +114,12 @@ impl Trouble {
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
             World::Rough => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::leaderless(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
             World::Hard => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::leaderless(seed, step))
                 .or_else(|| Trouble::power_cut(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
@@ -142,6 +144,18 @@ impl Trouble {
             node: node(&mut dice),
             by: *dice.pick(&[Bar::Taint, Bar::Taint, Bar::Cordon]),
             seconds: 1800 + dice.below(3600),
+        })
+    }
+
+    /// The death of one of the processes that may lead, at a step after that of the one before it. For
+    /// minutes, none leads, and each node cares for itself.
+    fn leaderless(seed: u64, step: u64) -> Option<Trouble> {
+        (0..REPLICAS).zip(0..).find_map(|(replica, after)| {
+            let mut dice = once(seed, "leaderless", (8, 30), step.checked_sub(after)?)?;
+            Some(Trouble::ReplicaDies {
+                replica,
+                seconds: 400 + dice.below(500),
+            })
         })
     }
 
@@ -288,6 +302,19 @@ fn time(dice: &mut Dice) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn in_every_third_history_all_that_may_lead_die_one_after_the_other() {
+        let of_seed = |seed: u64| (0..60).filter_map(move |step| Trouble::leaderless(seed, step));
+        let all: Vec<Vec<usize>> = (0..300)
+            .map(|seed| of_seed(seed).map(|trouble| trouble.about().1).collect())
+            .collect();
+        let without = all.iter().filter(|replicas| replicas.is_empty()).count();
+        assert!((170..230).contains(&without), "{without}");
+        let expected: Vec<usize> = (0..REPLICAS).collect();
+        let mut others = all.iter().filter(|replicas| !replicas.is_empty());
+        assert!(others.all(|replicas| *replicas == expected), "{all:?}");
+    }
 
     #[test]
     fn every_third_history_has_a_node_that_leaves_for_good_and_one_that_takes_no_pods() {
