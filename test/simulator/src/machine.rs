@@ -102,6 +102,8 @@ struct Site {
     names: Names,
     dir: PathBuf,
     overcommit: u64,
+    /// What is on its disk beside the pool, in bytes.
+    others: u64,
     /// Volumes are attached before they are mounted.
     attach: bool,
     kernel: Arc<Model>,
@@ -177,6 +179,7 @@ impl Machine {
             names,
             dir,
             overcommit: if is_overcommitted { 3 } else { 1 },
+            others,
             attach: history.attach,
             kernel,
             pace: Arc::default(),
@@ -241,6 +244,11 @@ impl Machine {
     /// What the snapshots of one namespace may promise, in bytes.
     pub(crate) fn snapshots_of_namespace(&self) -> u64 {
         snapshots_of_namespace(self.site.world)
+    }
+
+    /// What is on its disk beside the pool, in bytes.
+    pub(crate) fn others(&self) -> u64 {
+        self.site.others
     }
 
     /// The pools, if the driver's process lives.

@@ -60,6 +60,7 @@ mod snapshots;
 mod stamps;
 mod starved;
 mod waiting;
+mod withheld;
 
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
@@ -84,6 +85,7 @@ use restore_sizes::RestoreSizes;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
+use withheld::Withheld;
 
 /// What the oracle remembers. A cluster does not remember what was promised.
 #[derive(Default)]
@@ -104,6 +106,7 @@ pub(crate) struct Oracle {
     restore_sizes: RestoreSizes,
     stamps: StampHistories,
     unbegun: Unbegun,
+    withheld: Withheld,
 }
 
 impl Oracle {
@@ -180,6 +183,7 @@ impl Oracle {
         self.block_bytes.check(cluster);
         self.overdue.check(cluster);
         self.promises.check(cluster);
+        self.withheld.note(cluster, &self.promises);
     }
 
     /// Checks after a quiet time that all is done, or says why not.
@@ -198,6 +202,7 @@ impl Oracle {
         secrets::are_in_no_event();
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
+        self.withheld.check(cluster, &self.promises);
         access_modes::are_true(cluster, &objects);
         self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);

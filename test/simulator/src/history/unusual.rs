@@ -43,6 +43,9 @@ pub(crate) enum Unusual {
     },
     /// Takes the label with its node away from the content of a snapshot.
     UnlabelContent { snapshot: String },
+    /// Takes the owner away from a member of a group, as tools do that make objects again: the one with
+    /// this number, counted in the order of their names.
+    DisownMember { group: String, number: u64 },
 }
 
 /// A field of a claim that few claims have.
@@ -124,6 +127,12 @@ impl fmt::Display for Unusual {
                 write!(
                     f,
                     "take the node away from the content of snapshot {snapshot}"
+                )
+            }
+            Unusual::DisownMember { group, number } => {
+                write!(
+                    f,
+                    "take the owner away from member {number} of group {group}"
                 )
             }
         }

@@ -20,9 +20,9 @@ use crate::{effects, shim, trace};
 /// What a pool never promises, in bytes: by default, a twentieth of its disk.
 const RESERVE: u64 = SIZE / 20;
 /// What a node may publish too much, in bytes: small files come and go.
-const LITTLE: u64 = 4 << 20;
+pub(super) const LITTLE: u64 = 4 << 20;
 /// How long a node may publish too much. It looks every minute.
-const LATE: Duration = Duration::from_secs(300);
+pub(super) const LATE: Duration = Duration::from_secs(300);
 
 /// What the oracle knows of the pools, and of what nodes publish about them.
 #[derive(Default)]
@@ -37,13 +37,17 @@ pub(super) struct Promises {
 
 /// The space of a pool, in bytes.
 #[derive(Clone, Copy, Debug, Default)]
-struct Space {
+pub(super) struct Space {
     /// Promised to volumes, and to snapshots at least.
     promised: u64,
+    /// Promised to volumes, and to snapshots that share no blocks.
+    promised_to_all: u64,
     /// All that its files have on the disk.
     used: u64,
     /// The part of it in images.
     images: u64,
+    /// What is on the disk beside its files.
+    others: u64,
     /// What the records of thick volumes promise and their images lack.
     lacking: u64,
     overcommit: u64,
@@ -55,8 +59,10 @@ impl Space {
         let contents = machine.contents();
         Space {
             promised: promised(&contents),
+            promised_to_all: promised_to_all(&contents),
             used: allocated_in(&pool),
             images: images_in(&pool.join(VOLUMES)) + images_in(&pool.join(SNAPSHOTS)),
+            others: machine.others(),
             lacking: lacking(&pool, &contents),
             overcommit: machine.overcommit(),
         }
@@ -65,13 +71,25 @@ impl Space {
     /// The most that can be left for new volumes.
     fn left(self, provisioning: Provisioning) -> u64 {
         let free = SIZE.saturating_sub(self.used);
-        let room = (free + self.images).saturating_sub(RESERVE);
-        let thin = CAPACITY.min(room * self.overcommit);
-        let thin = thin.saturating_sub(self.promised);
-        match provisioning {
-            Provisioning::Thin => thin,
-            Provisioning::Thick => thin.min(free.saturating_sub(RESERVE)),
-        }
+        left(
+            (free, self.images),
+            self.promised,
+            self.overcommit,
+            provisioning,
+        )
+    }
+
+    /// The least that is left for new volumes, if images share no blocks. Space that was never promised
+    /// backs no promise.
+    pub(super) fn least_left(self, provisioning: Provisioning) -> u64 {
+        let free = SIZE.saturating_sub(self.used + self.others);
+        let images = self.images.min(self.promised_to_all);
+        left(
+            (free, images),
+            self.promised_to_all,
+            self.overcommit,
+            provisioning,
+        )
     }
 
     /// What is promised and not there, if something is.
@@ -91,6 +109,29 @@ impl Space {
         }
         (lacking > 0).then(|| format!("thick volumes lack {lacking} of their bytes"))
     }
+}
+
+/// What is left for new volumes of a disk with free space and images, in bytes.
+fn left(
+    (free, images): (u64, u64),
+    promised: u64,
+    overcommit: u64,
+    provisioning: Provisioning,
+) -> u64 {
+    let room = (free + images).saturating_sub(RESERVE);
+    let thin = CAPACITY.min(room * overcommit).saturating_sub(promised);
+    match provisioning {
+        Provisioning::Thin => thin,
+        Provisioning::Thick => thin.min(free.saturating_sub(RESERVE)),
+    }
+}
+
+/// What records promise without shared blocks, in bytes.
+fn promised_to_all(contents: &Contents) -> u64 {
+    let snapshots = contents.snapshots.iter();
+    let snapshots = snapshots.map(|snapshot| snapshot.allocated_bytes.min(snapshot.size_bytes));
+    let volumes = contents.volumes.iter().map(|volume| volume.capacity_bytes);
+    volumes.chain(snapshots).sum()
 }
 
 /// What records promise, in bytes. Snapshots of a volume may share their blocks, so of those the
@@ -132,6 +173,11 @@ fn lacking(pool: &Path, contents: &Contents) -> u64 {
 }
 
 impl Promises {
+    /// The space of the pool of a node.
+    pub(super) fn space(&self, node: &str) -> Option<Space> {
+        self.spaces.get(node).copied()
+    }
+
     /// Checks the pools, if something has changed, and looks at what nodes publish.
     pub(super) fn check(&mut self, cluster: &Cluster) {
         let changes = effects::changes();
@@ -200,6 +246,19 @@ fn exceeds(capacity: &Value, provisioning: Provisioning, space: Space) -> bool {
 }
 
 #[cfg(test)]
+impl Space {
+    /// A pool on an empty disk that has promised so many bytes.
+    pub(super) fn promising(bytes: u64) -> Space {
+        Space {
+            promised: bytes,
+            promised_to_all: bytes,
+            overcommit: 1,
+            ..Space::default()
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use rstest::rstest;
     use serde_json::json;
@@ -211,6 +270,7 @@ mod tests {
     fn space(promised: u64, used: u64, images: u64, overcommit: u64) -> Space {
         Space {
             promised: promised * MIB,
+            promised_to_all: promised * MIB,
             used: used * MIB,
             images: images * MIB,
             overcommit,
@@ -230,6 +290,19 @@ mod tests {
     fn what_is_left(#[case] space: Space, #[case] thin: u64, #[case] free: u64) {
         assert_eq!(space.left(Provisioning::Thin), thin);
         assert_eq!(space.left(Provisioning::Thick), thin.min(free));
+    }
+
+    #[rstest]
+    #[case::empty(space(0, 0, 0, 1), SIZE - RESERVE)]
+    #[case::written(space(100, 60, 60, 1), SIZE - RESERVE - 100 * MIB)]
+    #[case::beside_others(
+        Space { others: 60 * MIB, ..space(100, 0, 0, 1) }, SIZE - RESERVE - 160 * MIB)]
+    #[case::with_several_snapshots(
+        Space { promised_to_all: 130 * MIB, ..space(100, 0, 0, 1) }, SIZE - RESERVE - 130 * MIB)]
+    #[case::larger_than_promised(space(50, 60, 60, 1), SIZE - RESERVE - 60 * MIB)]
+    fn what_is_left_at_least(#[case] space: Space, #[case] least: u64) {
+        assert_eq!(space.least_left(Provisioning::Thin), least);
+        assert!(least <= space.left(Provisioning::Thin));
     }
 
     #[rstest]

@@ -1,19 +1,23 @@
 //! What users do with groups of snapshots.
 
+use std::time::Duration;
+
 use http::Method;
 use kube::Client;
 use serde_json::{Value, json};
 
 use crate::cluster::{DRIVER, NAMESPACE};
 use crate::history::Source;
-use crate::model::view::{collection, group_reference, items, name as name_of};
+use crate::model::view::{collection, group_reference, is_deleting, items, name as name_of};
 use crate::users::claims::NewClaim;
-use crate::users::{Refused, delete, group_content_path, path, post, send};
+use crate::users::{Refused, delete, get, group_content_path, patch, path, post, send};
 
 /// The label that groups select claims by.
 pub(super) const LABEL: &str = "group";
 const VERSION: &str = "groupsnapshot.storage.k8s.io/v1";
 const KIND: &str = "VolumeGroupSnapshot";
+/// How long users leave a group alone after one of its members has lost its owner.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Takes a snapshot of all claims with a label, at one instant.
 pub(super) async fn take(
@@ -87,6 +91,31 @@ pub(super) async fn delete_member(
     delete(client, &path("volumesnapshots", &member)).await
 }
 
+/// Takes the owner away from a member of a group, by its number, if both are ready.
+pub(super) async fn disown_member(
+    client: &Client,
+    group: &str,
+    number: u64,
+) -> Result<(), Refused> {
+    let member = path("volumesnapshots", &member(client, group, number).await?);
+    let snapshot = get(client, &member).await?;
+    let group = get(client, &path("volumegroupsnapshots", group)).await?;
+    if is_ready_member(&snapshot, &group) {
+        let body = json!({"metadata": {"ownerReferences": null}});
+        patch(client, &member, &body).await?;
+        tokio::time::sleep(PATIENCE).await;
+    }
+    Ok(())
+}
+
+/// True if the status of a ready snapshot names a ready group. No one deletes either.
+fn is_ready_member(snapshot: &Value, group: &Value) -> bool {
+    let both = [snapshot, group];
+    both.iter()
+        .all(|one| one["status"]["readyToUse"] == true && !is_deleting(one))
+        && snapshot["status"]["volumeGroupSnapshotName"] == *name_of(group)
+}
+
 /// Creates a claim with the data of a member of a group, by its number.
 pub(super) async fn restore_member(
     client: &Client,
@@ -123,7 +152,29 @@ async fn member(client: &Client, group: &str, number: u64) -> Result<String, Ref
 
 #[cfg(test)]
 mod tests {
+    use rstest::rstest;
+
     use super::*;
+
+    #[rstest]
+    #[case::ready(true, true, "g1", true)]
+    #[case::not_ready(false, true, "g1", false)]
+    #[case::of_a_group_that_is_not_ready(true, false, "g1", false)]
+    #[case::of_another_group(true, true, "g2", false)]
+    fn ready_members(
+        #[case] is_ready: bool,
+        #[case] is_group_ready: bool,
+        #[case] named: &str,
+        #[case] expected: bool,
+    ) {
+        let snapshot =
+            json!({"status": {"readyToUse": is_ready, "volumeGroupSnapshotName": named}});
+        let group = json!({"metadata": {"name": "g1"}, "status": {"readyToUse": is_group_ready}});
+        assert_eq!(is_ready_member(&snapshot, &group), expected);
+        let mut deleted = group.clone();
+        deleted["metadata"]["deletionTimestamp"] = json!("now");
+        assert!(!is_ready_member(&snapshot, &deleted));
+    }
 
     #[test]
     fn a_content_for_existing_data_names_its_group() {

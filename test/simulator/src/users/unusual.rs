@@ -12,7 +12,7 @@ use crate::model::view::{
 use crate::secret;
 use crate::users::claims::{NewClaim, REQUESTED};
 use crate::users::class_versions::{self, class, kind};
-use crate::users::{Refused, content_path, get, path, send, volume_path};
+use crate::users::{Refused, content_path, get, groups, path, send, volume_path};
 
 /// The annotation of a volume that users made free for other claims, with the name of the claim
 /// that it had.
@@ -84,6 +84,11 @@ pub(super) async fn act(
         // one knows the node.
         Unusual::UnlabelContent { snapshot } if host.is_some() => unlabel(client, snapshot).await?,
         Unusual::UnlabelContent { .. } => {}
+        // Where leaders die, the group may go first, and then no one knows that it had the member.
+        Unusual::DisownMember { group, number } if host.is_some() => {
+            groups::disown_member(client, group, *number).await?;
+        }
+        Unusual::DisownMember { .. } => {}
     }
     Ok(())
 }

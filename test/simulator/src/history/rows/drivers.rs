@@ -1,6 +1,6 @@
 //! Rows of steps that bring drivers to what they seldom meet: more inline volumes than a namespace may
-//! have, a pool that no node has, and a request that changes before its answer. They have draws of
-//! their own, so that those of other steps stay.
+//! have, a pool that no node has, copies that take all their space, and a request that changes before its
+//! answer. They have draws of their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
@@ -42,11 +42,13 @@ impl Drivers {
 impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
     fn begin_row_of_drivers(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
-        /// At so many steps in a thousand, a row begins: each is in about every third history of 60
-        /// steps.
-        const CHANCE: u64 = 25;
-        if dice.below(1000) >= CHANCE {
-            return None;
+        /// At so many steps in a thousand, one of the first three rows begins, and at so many another
+        /// one: each is in about every third history of 60 steps.
+        const CHANCES: (u64, u64) = (25, 8);
+        let draw = dice.below(1000);
+        if draw >= CHANCES.0 {
+            let is_due = draw < CHANCES.0 + CHANCES.1;
+            return is_due.then(|| self.thick_copies(dice));
         }
         Some(match dice.below(3) {
             0 => self.many_inline_volumes(dice),
@@ -88,6 +90,22 @@ impl Expected {
         ]
     }
 
+    /// Copies a thick volume. Each copy has all its space from the beginning.
+    fn thick_copies(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (first, make) = self.plan_claim("thick-now", size, None, dice);
+        let (snapshot, take) = self.plan_snapshot(&first, "deleted", dice);
+        let mut steps = vec![after(AT_ONCE, make, dice), after(SOON, take, dice)];
+        for (time, source) in [
+            (AT_ONCE, Source::Claim(first)),
+            (SOON, Source::Snapshot(snapshot)),
+        ] {
+            let (_, copy) = self.plan_claim("thick-now", size, Some(source), dice);
+            steps.push(after(time, copy, dice));
+        }
+        steps
+    }
+
     /// Copies a volume a few times, and makes its class again with another filesystem before all copies
     /// are done. What asks for a copy again asks for something else.
     fn replaced_class(&mut self, dice: &mut Dice) -> Vec<Step> {
@@ -120,6 +138,13 @@ mod tests {
         matches!(action, Action::Claim { class, .. } if class == "nowhere-now")
     }
 
+    /// True for a copy of a thick volume.
+    fn is_thick_copy(action: &Action) -> bool {
+        matches!(action, Action::Claim {
+            class, source: Some(Source::Claim(_)), size, ..
+        } if class == "thick-now" && MODEST.contains(&size.as_str()))
+    }
+
     /// True for a class with another filesystem than its own.
     fn has_another_filesystem(action: &Action) -> bool {
         matches!(action, Action::Unusual {
@@ -129,7 +154,7 @@ mod tests {
 
     #[test]
     fn about_every_third_history_has_each_row() {
-        let (mut inline, mut nowhere, mut replaced) = (0, 0, 0);
+        let (mut inline, mut nowhere, mut thick, mut replaced) = (0, 0, 0, 0);
         for seed in 0..60 {
             let steps = History::of(seed, World::Calm, 60).steps;
             let pods = steps
@@ -137,11 +162,12 @@ mod tests {
                 .filter(|step| matches!(step.action, Action::InlinePod { .. }));
             inline += u64::from(pods.count() > 3);
             nowhere += u64::from(steps.iter().any(|step| is_nowhere(&step.action)));
+            thick += u64::from(steps.iter().any(|step| is_thick_copy(&step.action)));
             let mut actions = steps.iter().map(|step| &step.action);
             replaced += u64::from(actions.any(has_another_filesystem));
         }
-        for many in [inline, nowhere] {
-            assert!((6..50).contains(&many), "{inline} {nowhere}");
+        for many in [inline, nowhere, thick] {
+            assert!((6..50).contains(&many), "{inline} {nowhere} {thick}");
         }
         // One of four combinations.
         assert!(replaced > 1, "{replaced}");

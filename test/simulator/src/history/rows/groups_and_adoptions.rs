@@ -6,6 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use crate::dice::Dice;
 use crate::history::expected::{Claimed, Expected, key_of, name_for};
 use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
+use crate::history::unusual::Unusual;
 use crate::history::{Action, Source, Step};
 
 /// Of so many steps in a hundred, one begins a row.
@@ -125,8 +126,9 @@ impl GroupsAndAdoptions {
         }
     }
 
-    /// Takes a group of two or three claims, restores a member, and deletes something meanwhile.
-    /// Without a pod that uses all of the claims, they may be on several nodes.
+    /// Takes a group of two or three claims, restores a member, and deletes something meanwhile. Before
+    /// that, a member may lose its owner. Without a pod that uses all of the claims, they may be on
+    /// several nodes.
     fn group_of_claims(&mut self, expected: &mut Expected, dice: &mut Dice) -> Vec<Step> {
         let (label, size) = (one_of(&LABELS, dice), *dice.pick(&MODEST));
         let class = *dice.pick(&["ext4", "ext4", "ext4-now"]);
@@ -144,6 +146,13 @@ impl GroupsAndAdoptions {
         }
         let (group, take) = self.plan_group(label, dice);
         steps.push(after(LATER, take, dice));
+        if dice.percent(50) {
+            let unusual = Unusual::DisownMember {
+                group: group.clone(),
+                number: dice.below(3),
+            };
+            steps.push(after(LATER, Action::Unusual { unusual }, dice));
+        }
         let restore = restore_member(expected, &group, (class, size), dice);
         steps.push(after(LATER, restore, dice));
         let meanwhile = match dice.below(5) {

@@ -3,7 +3,7 @@
 
 use crate::dice::Dice;
 use crate::history::World;
-use crate::history::trouble::{Bar, Damage, PoolFile, Trouble};
+use crate::history::trouble::{Bar, Damage, PoolFile, REPLICAS, Trouble};
 
 /// The answers of an API server that can't serve a request now.
 const CODES: [u16; 3] = [429, 500, 503];
