@@ -24,6 +24,7 @@ mod deletions;
 mod departures;
 mod described;
 mod discards;
+mod down_nodes;
 mod exclusive;
 mod gone;
 mod groups;
@@ -176,6 +177,7 @@ impl Oracle {
         starved::check(cluster);
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
+        down_nodes::are_down(cluster);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);

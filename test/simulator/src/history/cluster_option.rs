@@ -1,0 +1,47 @@
+//! What an administrator may switch on in a cluster. It is off by default.
+
+use serde::{Deserialize, Serialize};
+
+use crate::dice::Dice;
+
+/// Something that is off by default.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) enum ClusterOption {
+    /// The leader reports nodes that are down by events on the claims that pods use there.
+    NodeWatcher,
+}
+
+impl ClusterOption {
+    pub(crate) const ALL: [ClusterOption; 1] = [ClusterOption::NodeWatcher];
+
+    /// The options of a seed. Each is on in half of all clusters.
+    pub(super) fn of(seed: u64) -> Vec<ClusterOption> {
+        let all = (0..).zip(ClusterOption::ALL);
+        all.filter(|(number, _)| Dice::of(seed, "options", *number).percent(50))
+            .map(|(_, option)| option)
+            .collect()
+    }
+
+    /// What it means, as a sentence.
+    pub(super) fn about(self) -> &'static str {
+        match self {
+            ClusterOption::NodeWatcher => "events on claims report nodes that are down",
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_option_is_on_in_some_clusters() {
+        for option in ClusterOption::ALL {
+            let seeds = 0..90;
+            let on = seeds.filter(|seed| ClusterOption::of(*seed).contains(&option));
+            let on = on.count();
+            assert!((30..60).contains(&on), "{option:?}: {on}");
+        }
+    }
+}
