@@ -138,6 +138,9 @@ impl Cluster {
         let api = FakeApi::cluster();
         api.remember(0);
         api.keep(KEPT_CHANGES);
+        if history.options.contains(&ClusterOption::VolumeHealth) {
+            api.store_volume_health();
+        }
         recording::follow(&api);
         oracle::guard_secrets(&api);
         objects(nodes, history.attach).for_each(|object| drop(api.put(object)));

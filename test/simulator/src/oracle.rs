@@ -19,6 +19,7 @@ mod begun;
 mod bound;
 mod callers;
 mod capacity;
+mod claim_health;
 mod claims;
 mod deletions;
 mod departures;
@@ -147,6 +148,7 @@ impl Oracle {
         self.refusals.note(cluster, &of_claims);
         self.discards.note(cluster, &of_claims);
         made::is_as_claimed(&objects, &of_claims);
+        claim_health::has_times(&of_claims);
         self.unbegun.check(cluster, &objects, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
@@ -178,6 +180,7 @@ impl Oracle {
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
         down_nodes::are_down(cluster);
+        claim_health::is_present(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);

@@ -10,10 +10,14 @@ use crate::dice::Dice;
 pub(crate) enum ClusterOption {
     /// The leader reports nodes that are down by events on the claims that pods use there.
     NodeWatcher,
+    /// The API server stores the health of volumes in the status of claims, as that of Kubernetes 1.37
+    /// with the feature gate CSIVolumeHealth.
+    VolumeHealth,
 }
 
 impl ClusterOption {
-    pub(crate) const ALL: [ClusterOption; 1] = [ClusterOption::NodeWatcher];
+    pub(crate) const ALL: [ClusterOption; 2] =
+        [ClusterOption::NodeWatcher, ClusterOption::VolumeHealth];
 
     /// The options of a seed. Each is on in half of all clusters.
     pub(super) fn of(seed: u64) -> Vec<ClusterOption> {
@@ -27,6 +31,7 @@ impl ClusterOption {
     pub(super) fn about(self) -> &'static str {
         match self {
             ClusterOption::NodeWatcher => "events on claims report nodes that are down",
+            ClusterOption::VolumeHealth => "the status of claims has the health of volumes",
         }
     }
 }

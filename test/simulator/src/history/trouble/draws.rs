@@ -114,10 +114,12 @@ impl Trouble {
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
             World::Rough => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::full_for_long(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
             World::Hard => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
+                .or_else(|| Trouble::full_for_long(seed, step))
                 .or_else(|| Trouble::power_cut(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
@@ -142,6 +144,16 @@ impl Trouble {
             node: node(&mut dice),
             by: *dice.pick(&[Bar::Taint, Bar::Taint, Bar::Cordon]),
             seconds: 1800 + dice.below(3600),
+        })
+    }
+
+    /// A disk that is full from this step on, for longer than from one look at the health of volumes
+    /// to the next.
+    fn full_for_long(seed: u64, step: u64) -> Option<Trouble> {
+        let mut dice = once(seed, "full", (10, 30), step)?;
+        Some(Trouble::DiskFull {
+            node: node(&mut dice),
+            seconds: 400 + dice.below(250),
         })
     }
 
@@ -290,11 +302,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_third_history_has_a_node_that_leaves_for_good_and_one_that_takes_no_pods() {
+    fn every_third_history_has_each_trouble_that_comes_once() {
         type Draw = fn(u64, u64) -> Option<Trouble>;
-        let draws: [(Draw, &str); 2] = [
+        let draws: [(Draw, &str); 3] = [
             (Trouble::farewell, "is deleted for good"),
             (Trouble::barred, "taint for"),
+            (Trouble::full_for_long, "is full for"),
         ];
         for (draw, words) in draws {
             let of_seed = |seed: u64| (0..60).filter_map(move |step| draw(seed, step));
