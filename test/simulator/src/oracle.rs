@@ -14,6 +14,7 @@ mod adopted;
 mod advice;
 mod asked_secrets;
 mod attachments;
+mod attributes;
 mod barred;
 mod begun;
 mod bound;
@@ -62,6 +63,7 @@ mod waiting;
 use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
 pub(crate) use asked_secrets::watch as watch_calls;
+use attributes::RightClasses;
 pub(crate) use barred::watch as watch_choices;
 use begun::Unbegun;
 use departures::Departures;
@@ -97,6 +99,7 @@ pub(crate) struct Oracle {
     new_volumes: NewVolumes,
     stamps: StampHistories,
     unbegun: Unbegun,
+    attributes: RightClasses,
 }
 
 impl Oracle {
@@ -150,6 +153,7 @@ impl Oracle {
         made::is_as_claimed(&objects, &of_claims);
         claim_health::has_times(&of_claims);
         self.unbegun.check(cluster, &objects, &of_claims);
+        self.attributes.check(cluster, &objects, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);

@@ -13,11 +13,16 @@ pub(crate) enum ClusterOption {
     /// The API server stores the health of volumes in the status of claims, as that of Kubernetes 1.37
     /// with the feature gate CSIVolumeHealth.
     VolumeHealth,
+    /// The drivers accept some mutable parameters alone: `--accepted-mutable-parameter-names`.
+    AcceptedParameters,
 }
 
 impl ClusterOption {
-    pub(crate) const ALL: [ClusterOption; 2] =
-        [ClusterOption::NodeWatcher, ClusterOption::VolumeHealth];
+    pub(crate) const ALL: [ClusterOption; 3] = [
+        ClusterOption::NodeWatcher,
+        ClusterOption::VolumeHealth,
+        ClusterOption::AcceptedParameters,
+    ];
 
     /// The options of a seed. Each is on in half of all clusters.
     pub(super) fn of(seed: u64) -> Vec<ClusterOption> {
@@ -32,6 +37,7 @@ impl ClusterOption {
         match self {
             ClusterOption::NodeWatcher => "events on claims report nodes that are down",
             ClusterOption::VolumeHealth => "the status of claims has the health of volumes",
+            ClusterOption::AcceptedParameters => "drivers accept some mutable parameters alone",
         }
     }
 }
