@@ -54,6 +54,7 @@ mod records;
 mod refusals;
 mod remedies;
 mod secrets;
+mod sent_back;
 mod sizes;
 mod snapshots;
 mod stamps;
@@ -79,6 +80,7 @@ pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
 use refusals::Refusals;
 pub(crate) use secrets::guard as guard_secrets;
+pub(crate) use sent_back::watch as watch_returns;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
 
