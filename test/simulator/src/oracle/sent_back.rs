@@ -14,7 +14,7 @@ use crate::{shim, trace};
 /// API server.
 const SOON: Duration = Duration::from_secs(45);
 /// The longest time until a leader knows what is written, where nothing fails.
-const LAG: Duration = Duration::from_secs(10);
+const LAG: Duration = Duration::from_secs(2);
 
 /// Watches from now on which nodes a leader chooses, in a world with only one leader which never dies.
 pub(crate) fn watch(api: &FakeApi) {
@@ -113,7 +113,7 @@ mod tests {
     #[case::to_another("node", "n2", None, 101, false)]
     #[case::by_its_user("user", "n1", None, 101, false)]
     #[case::after_old_news("node", "n1", Some(50), 101, true)]
-    #[case::after_news("node", "n1", Some(95), 101, false)]
+    #[case::after_news("node", "n1", Some(99), 101, false)]
     fn a_claim_that_was_given_back(
         #[case] by: &str,
         #[case] to: &str,

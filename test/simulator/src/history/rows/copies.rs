@@ -18,14 +18,14 @@ const TOO_MUCH: [u64; 2] = [4 << 30, 1 << 40];
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
     pub(in crate::history) fn row_of_copies(&mut self, dice: &mut Dice) -> VecDeque<Step> {
-        let steps = match dice.below(7) {
+        let steps = match dice.below(8) {
             0 => self.late_restore(dice),
             1 => self.broken_snapshot(dice),
             2 => self.same_size(dice),
             3 => self.kept_copy(dice),
             4 => self.too_much(dice),
-            5 => self.thick_at_once(dice),
-            _ => self.too_thick(dice),
+            5 => self.too_thick(dice),
+            _ => self.thick_at_once(dice),
         };
         steps.into()
     }
