@@ -19,7 +19,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::door::Doors;
 use crate::heartbeats::Heartbeats;
-use crate::history::{History, World, trouble};
+use crate::history::{ClusterOption, History, World, trouble};
 use crate::machine::{Contents, Machine};
 use crate::{effects, model, oracle, recording, trace};
 
@@ -84,6 +84,8 @@ pub(crate) struct Cluster {
 struct Replica {
     actor: &'static str,
     pod: &'static str,
+    /// It reports nodes that are down.
+    watches_nodes: bool,
     running: Option<Running>,
 }
 
@@ -106,7 +108,7 @@ impl Replica {
         let never_dead = CancellationToken::new();
         tasks.spawn(process(
             self.actor,
-            leader_setup(access),
+            leader_setup(access, self.watches_nodes),
             telemetry.clone(),
             never_dead,
         ));
@@ -136,6 +138,9 @@ impl Cluster {
         let api = FakeApi::cluster();
         api.remember(0);
         api.keep(KEPT_CHANGES);
+        if history.options.contains(&ClusterOption::VolumeHealth) {
+            api.store_volume_health();
+        }
         recording::follow(&api);
         oracle::guard_secrets(&api);
         objects(nodes, history.attach).for_each(|object| drop(api.put(object)));
@@ -147,6 +152,7 @@ impl Cluster {
             let mut replica = Replica {
                 actor,
                 pod,
+                watches_nodes: history.options.contains(&ClusterOption::NodeWatcher),
                 running: None,
             };
             replica.begin(&doors);
@@ -355,13 +361,14 @@ pub(crate) fn parse(args: &[&str]) -> Command {
         .command
 }
 
-fn leader_setup(access: ApiAccess) -> Setup {
+fn leader_setup(access: ApiAccess, watches_nodes: bool) -> Setup {
     let command = parse(&[
         "controllers",
         "--leader-tasks=only",
         &format!("--drivername={DRIVER}"),
         "--controllers=*,-registrar,-liveness,snapshot-controller",
         "--volume-name-prefix=hostloop",
+        &format!("--enable-node-watcher={watches_nodes}"),
     ]);
     match command {
         Command::Controllers(args) => setup_without_driver(&args, access),

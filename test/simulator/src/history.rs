@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::dice::Dice;
 
 mod action;
+mod cluster_option;
 mod comparable;
 mod expected;
 mod foreign_step;
@@ -18,6 +19,7 @@ pub(crate) mod trouble;
 pub(crate) mod unusual;
 
 pub(crate) use action::{Action, Source};
+pub(crate) use cluster_option::ClusterOption;
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
 use rows::{Absences, ClassesAndSecrets, Drivers, GroupsAndAdoptions, UnusualCopies};
@@ -71,6 +73,9 @@ pub(crate) struct History {
     /// Volumes are attached before they are mounted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) attach: bool,
+    /// What is switched on in its cluster that is off by default.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) options: Vec<ClusterOption>,
     /// The driver answers each call before its caller gives up, as on a machine at rest.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) prompt: bool,
@@ -152,6 +157,7 @@ impl History {
             world,
             tight: world != World::Calm && Dice::of(seed, "tight", 0).percent(25),
             attach: Dice::of(seed, "attach", 0).below(3) == 0,
+            options: ClusterOption::of(seed),
             prompt: false,
             last: Trouble::last(seed, world),
             about: String::new(),
@@ -166,7 +172,8 @@ impl History {
             (self.tight, "the disks of some nodes are nearly full"),
         ];
         let true_ones = all.into_iter().filter(|(is_so, _)| *is_so);
-        true_ones.map(|(_, sentence)| sentence)
+        let options = self.options.iter().map(|option| option.about());
+        true_ones.map(|(_, sentence)| sentence).chain(options)
     }
 
     /// Returns this history with the steps at these places alone, at the same times.
@@ -239,7 +246,10 @@ mod tests {
         };
         assert_eq!(actions(&saved), actions(&History::of(7, World::Rough, 300)));
         assert_eq!(saved.world, World::Rough);
-        let rest = |one: &History| (one.tight, one.attach, one.last.clone());
+        let rest = |one: &History| {
+            let options = one.options.clone();
+            (one.tight, one.attach, options, one.last.clone())
+        };
         assert_eq!(rest(&saved), rest(&history));
         assert_ne!(actions(&saved), actions(&History::of(8, World::Rough, 300)));
     }
@@ -255,7 +265,7 @@ mod tests {
         }
         let old = r#"{"seed":1,"steps":[]}"#;
         let old: History = serde_json::from_str(old).expect("a history");
-        assert!(!old.tight && !old.attach && old.last.is_none());
+        assert!(!old.tight && !old.attach && old.last.is_none() && old.options.is_empty());
     }
 
     #[test]

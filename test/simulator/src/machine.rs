@@ -31,7 +31,7 @@ use crate::cluster::{DRIVER, TOPOLOGY, access, parse, process};
 use crate::dice::Dice;
 use crate::door::{Doors, Pace};
 use crate::effects::{self, Acting};
-use crate::history::{History, World};
+use crate::history::{ClusterOption, History, World};
 use crate::kubelet::Kubelet;
 use crate::kubelet::line::Line;
 use crate::{disk, recording, stamps, trace};
@@ -49,7 +49,7 @@ use absence::Absence;
 pub(crate) use contents::Contents;
 use disk_usage::DiskUsage;
 use inline::{Copies, Inline};
-use limits::{INLINE, POOL, snapshots_of_namespace};
+use limits::{ACCEPTED, INLINE, MUTABLE, POOL, snapshots_of_namespace};
 
 /// What the pool promises at most, in bytes.
 pub(crate) const CAPACITY: u64 = 2 << 30;
@@ -106,6 +106,8 @@ struct Site {
     others: u64,
     /// Volumes are attached before they are mounted.
     attach: bool,
+    /// The driver accepts some mutable parameters alone.
+    is_selective: bool,
     kernel: Arc<Model>,
     pace: Arc<Mutex<Pace>>,
 }
@@ -181,6 +183,7 @@ impl Machine {
             overcommit: if is_overcommitted { 3 } else { 1 },
             others,
             attach: history.attach,
+            is_selective: history.options.contains(&ClusterOption::AcceptedParameters),
             kernel,
             pace: Arc::default(),
         };
@@ -234,6 +237,14 @@ impl Machine {
     /// The directory of the driver's state.
     pub(crate) fn state_dir(&self) -> PathBuf {
         self.site.dir.join("state")
+    }
+
+    /// The mutable parameters that the driver takes, of all that users of the simulator write.
+    pub(crate) fn mutable_parameters(&self) -> &'static [&'static str] {
+        match self.site.accepted() {
+            [] => &MUTABLE,
+            accepted => accepted,
+        }
     }
 
     /// How many times its room the pool promises.
@@ -481,6 +492,11 @@ impl Site {
             attach: self.attach,
             snapshot_metadata: args.switches.enable_snapshot_metadata,
             modify: args.switches.enable_controller_modify_volume,
+            mutable_parameters: self
+                .accepted()
+                .iter()
+                .map(|&name| name.to_owned())
+                .collect(),
             capabilities: capabilities.clone(),
             ..controller::Config::new(name)
         };
@@ -520,6 +536,12 @@ impl Site {
             }
         });
         server
+    }
+
+    /// The names of the only mutable parameters that the driver accepts; empty if it accepts all that it
+    /// knows.
+    fn accepted(&self) -> &'static [&'static str] {
+        if self.is_selective { &ACCEPTED } else { &[] }
     }
 
     /// What `hostloop status` reports on the node, while the driver runs.

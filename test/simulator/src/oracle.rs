@@ -15,17 +15,20 @@ mod advice;
 mod asked_secrets;
 mod assigned;
 mod attachments;
+mod attributes;
 mod barred;
 mod begun;
 mod block_bytes;
 mod bound;
 mod callers;
 mod capacity;
+mod claim_health;
 mod claims;
 mod deletions;
 mod departures;
 mod described;
 mod discards;
+mod down_nodes;
 mod exclusive;
 mod gone;
 mod groups;
@@ -54,6 +57,7 @@ mod refusals;
 mod remedies;
 mod restore_sizes;
 mod secrets;
+mod sent_back;
 mod sizes;
 mod snapshot_limits;
 mod snapshots;
@@ -66,6 +70,7 @@ use adopted::Adopted;
 pub(crate) use advice::{Advice, AdvisedRequest, AdvisedSteps, advice};
 pub(crate) use asked_secrets::watch as watch_calls;
 pub(crate) use assigned::watch as watch_new_volumes;
+use attributes::RightClasses;
 pub(crate) use barred::watch as watch_choices;
 use begun::Unbegun;
 use block_bytes::BlockBytes;
@@ -83,6 +88,7 @@ use promises::Promises;
 use refusals::Refusals;
 use restore_sizes::RestoreSizes;
 pub(crate) use secrets::guard as guard_secrets;
+pub(crate) use sent_back::watch as watch_returns;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
 use withheld::Withheld;
@@ -107,6 +113,7 @@ pub(crate) struct Oracle {
     stamps: StampHistories,
     unbegun: Unbegun,
     withheld: Withheld,
+    attributes: RightClasses,
 }
 
 impl Oracle {
@@ -158,7 +165,9 @@ impl Oracle {
         self.refusals.note(cluster, &of_claims);
         self.discards.note(cluster, &of_claims);
         made::is_as_claimed(&objects, &of_claims);
+        claim_health::has_times(&of_claims);
         self.unbegun.check(cluster, &objects, &of_claims);
+        self.attributes.check(cluster, &objects, &of_claims);
         let pool = cluster.handles();
         let contents = cluster.api.shared("volumesnapshotcontents");
         self.adopted.note(&contents);
@@ -193,6 +202,8 @@ impl Oracle {
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
         snapshot_limits::are_exceeded(cluster);
+        down_nodes::are_down(cluster);
+        claim_health::is_present(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);

@@ -271,6 +271,9 @@ async fn live(history: &History, until: Until, dir: &Path, waits: &Waits) -> u64
     oracle::watch_writes(&cluster.api);
     oracle::watch_choices(&cluster.api, &cluster.bars);
     oracle::watch_new_volumes(&cluster.api);
+    if history.world == World::Calm {
+        oracle::watch_returns(&cluster.api);
+    }
     oracle::watch_calls(&cluster.api, cluster.doors.secret_reads.clone());
     let mut oracle = Oracle::default();
     oracle.watch(&cluster.api);

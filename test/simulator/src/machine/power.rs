@@ -52,6 +52,11 @@ impl Machine {
         self.is_off
     }
 
+    /// True if the node has ever stood still.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.stops > 0 || self.has_lost_power()
+    }
+
     /// True if the power of the node has ever failed.
     pub(crate) fn has_lost_power(&self) -> bool {
         self.power_cuts > 0

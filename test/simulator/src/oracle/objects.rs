@@ -12,7 +12,7 @@ use crate::model::view::{event_about, event_note, is_unbound, name, namespace, t
 use crate::users::volume_path;
 
 /// Reasons of events that report progress. They don't say why something is not done.
-const PROGRESS: [&str; 19] = [
+const PROGRESS: [&str; 20] = [
     "CreatingGroupSnapshot",
     "CreatingSnapshot",
     "ExternalExpanding",
@@ -20,6 +20,7 @@ const PROGRESS: [&str; 19] = [
     "FileSystemResizeRequired",
     "GroupSnapshotCreated",
     "GroupSnapshotReady",
+    "NodeRecovered",
     "NodeReselected",
     "Provisioning",
     "ProvisioningSucceeded",

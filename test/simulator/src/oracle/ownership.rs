@@ -45,6 +45,11 @@ pub(super) fn went_back() {
     *WENT_BACK.lock() = Some(shim::now());
 }
 
+/// True if the API server has ever gone back to a backup.
+pub(super) fn has_gone_back() -> bool {
+    WENT_BACK.lock().is_some()
+}
+
 /// The names of the contents of snapshots of another driver. An event names nothing else of the
 /// content that it is about.
 #[derive(Default)]

@@ -82,12 +82,23 @@ fn with_old_backup(step: &Step) -> Option<Step> {
 }
 
 /// The plainer clusters to try of a history, one after the other; `None` if it has it.
-pub(super) const CLUSTERS: [fn(&History) -> Option<History>; 3] =
-    [without_attachments, with_room, with_plain_end];
+pub(super) const CLUSTERS: [fn(&History) -> Option<History>; 4] = [
+    without_attachments,
+    without_options,
+    with_room,
+    with_plain_end,
+];
 
 fn without_attachments(history: &History) -> Option<History> {
     history.attach.then(|| History {
         attach: false,
+        ..history.clone()
+    })
+}
+
+fn without_options(history: &History) -> Option<History> {
+    (!history.options.is_empty()).then(|| History {
+        options: Vec::new(),
         ..history.clone()
     })
 }
@@ -112,7 +123,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::history::World;
+    use crate::history::{ClusterOption, World};
 
     fn claim_of(class: &str, size: &str) -> Value {
         json!({"wait": 10, "do": "claim", "name": "c1", "class": class, "size": size,
@@ -155,15 +166,21 @@ mod tests {
     fn each_plainer_cluster_has_one_trait_less() {
         let mut history = History::of(1, World::Calm, 0);
         (history.attach, history.tight, history.last) = (true, true, Some(Trouble::Backup));
-        let traits = |one: History| (one.attach, one.tight, one.last.is_some());
+        history.options = ClusterOption::ALL.to_vec();
+        let traits = |one: History| {
+            let has_options = !one.options.is_empty();
+            (one.attach, has_options, one.tight, one.last.is_some())
+        };
         let plainer = CLUSTERS.map(|form| form(&history).map(traits));
         let expected = [
-            (false, true, true),
-            (true, false, true),
-            (true, true, false),
+            (false, true, true, true),
+            (true, false, true, true),
+            (true, true, false, true),
+            (true, true, true, false),
         ];
         assert_eq!(plainer, expected.map(Some));
         (history.attach, history.tight, history.last) = (false, false, None);
+        history.options.clear();
         assert!(CLUSTERS.iter().all(|form| form(&history).is_none()));
     }
 }

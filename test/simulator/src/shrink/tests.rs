@@ -1,6 +1,6 @@
 use super::*;
 use crate::history::trouble::Trouble;
-use crate::history::{Action, Step, World};
+use crate::history::{Action, ClusterOption, Step, World};
 
 #[test]
 fn only_steps_that_matter_are_left() {
@@ -75,6 +75,7 @@ fn volumes(history: &History) -> u64 {
 fn plainer_steps_need_fewer_others() {
     let history = History {
         attach: true,
+        options: ClusterOption::ALL.to_vec(),
         tight: true,
         last: Some(Trouble::Moderation),
         steps: (0..6).flat_map(claim_and_pod).collect(),
@@ -84,7 +85,7 @@ fn plainer_steps_need_fewer_others() {
     let actions = short.steps.iter().map(|step| step.action.to_string());
     assert_eq!(short.steps.len(), 2, "{:?}", actions.collect::<Vec<_>>());
     assert_eq!(volumes(&short), 600);
-    assert!(!short.attach && !short.tight && short.last.is_none());
+    assert!(!short.attach && !short.tight && short.last.is_none() && short.options.is_empty());
 }
 
 #[test]

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
-use crate::history::expected::Expected;
+use crate::history::expected::{Claimed, Expected, name_for};
 use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
 use crate::history::{Action, Source, Step};
 
@@ -18,13 +18,14 @@ const TOO_MUCH: [u64; 2] = [4 << 30, 1 << 40];
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
     pub(in crate::history) fn row_of_copies(&mut self, dice: &mut Dice) -> VecDeque<Step> {
-        let steps = match dice.below(6) {
+        let steps = match dice.below(8) {
             0 => self.late_restore(dice),
             1 => self.broken_snapshot(dice),
             2 => self.same_size(dice),
             3 => self.kept_copy(dice),
             4 => self.too_much(dice),
-            _ => self.too_thick(dice),
+            5 => self.too_thick(dice),
+            _ => self.thick_at_once(dice),
         };
         steps.into()
     }
@@ -138,6 +139,29 @@ impl Expected {
             after(SOON, thick, dice),
             after(LATER, other, dice),
         ]
+    }
+
+    /// Claims a thick volume for which no disk has the space. Its class has room for a thin one, so a
+    /// node is chosen that gives the claim back.
+    fn thick_at_once(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let (size, class) = (*dice.pick(&LARGE), "ext4-now");
+        let name = name_for(self.claims.keys(), "c", dice);
+        self.claims.insert(name.clone(), Claimed::new(class, size));
+        let make = Action::Claim {
+            name: name.clone(),
+            class: class.to_owned(),
+            size: size.to_owned(),
+            block: false,
+            mode: "ReadWriteOnce".to_owned(),
+            source: None,
+            attributes: Some("thick".to_owned()),
+        };
+        let then = if dice.percent(50) {
+            Action::DeleteClaim { name }
+        } else {
+            self.plan_claim(class, *dice.pick(&MODEST), None, dice).1
+        };
+        vec![after(LATER, make, dice), after(LATER, then, dice)]
     }
 }
 

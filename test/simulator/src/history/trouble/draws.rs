@@ -3,7 +3,7 @@
 
 use crate::dice::Dice;
 use crate::history::World;
-use crate::history::trouble::{Bar, Damage, PoolFile, REPLICAS, Trouble};
+use crate::history::trouble::{Bar, Damage, PoolFile, Trouble};
 
 /// The answers of an API server that can't serve a request now.
 const CODES: [u16; 3] = [429, 500, 503];
@@ -115,11 +115,13 @@ impl Trouble {
             World::Rough => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
                 .or_else(|| Trouble::leaderless(seed, step))
+                .or_else(|| Trouble::full_for_long(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
             World::Hard => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
                 .or_else(|| Trouble::leaderless(seed, step))
+                .or_else(|| Trouble::full_for_long(seed, step))
                 .or_else(|| Trouble::power_cut(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::hard(&mut dice)))
                 .or_else(|| Trouble::more(seed, world, step)),
@@ -153,6 +155,16 @@ impl Trouble {
         let mut dice = once(seed, "leaderless", (8, 30), step)?;
         Some(Trouble::LeadersDie {
             seconds: 300 + dice.below(300),
+        })
+    }
+
+    /// A disk that is full from this step on, for longer than from one look at the health of volumes
+    /// to the next.
+    fn full_for_long(seed: u64, step: u64) -> Option<Trouble> {
+        let mut dice = once(seed, "full", (10, 30), step)?;
+        Some(Trouble::DiskFull {
+            node: node(&mut dice),
+            seconds: 400 + dice.below(250),
         })
     }
 
@@ -303,10 +315,11 @@ mod tests {
     #[test]
     fn every_third_history_has_each_trouble_that_comes_once() {
         type Draw = fn(u64, u64) -> Option<Trouble>;
-        let draws: [(Draw, &str); 3] = [
+        let draws: [(Draw, &str); 4] = [
             (Trouble::farewell, "is deleted for good"),
             (Trouble::barred, "taint for"),
             (Trouble::leaderless, "all controller processes die"),
+            (Trouble::full_for_long, "is full for"),
         ];
         for (draw, words) in draws {
             let of_seed = |seed: u64| (0..60).filter_map(move |step| draw(seed, step));
