@@ -72,7 +72,8 @@ impl Expected {
         let times = [AT_ONCE, LATER].into_iter();
         times
             .map(|time| {
-                let (_, make) = self.plan_claim("ext4-now", *dice.pick(&MODEST), None, dice);
+                let size = *dice.pick(&MODEST);
+                let (_, make) = self.plan_claim("ext4-now", size, None, dice);
                 after(time, make, dice)
             })
             .collect()

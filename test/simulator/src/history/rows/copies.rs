@@ -159,7 +159,8 @@ impl Expected {
         let then = if dice.percent(50) {
             Action::DeleteClaim { name }
         } else {
-            self.plan_claim(class, *dice.pick(&MODEST), None, dice).1
+            let size = *dice.pick(&MODEST);
+            self.plan_claim(class, size, None, dice).1
         };
         vec![after(LATER, make, dice), after(LATER, then, dice)]
     }
