@@ -29,6 +29,7 @@ mod gone;
 mod groups;
 mod hindered;
 mod images;
+mod inline_refusals;
 mod inline_volumes;
 mod kept;
 mod late_claims;
@@ -186,6 +187,7 @@ impl Oracle {
         namespaces::are_gone(cluster, &objects);
         self.promises.is_published(cluster);
         access_modes::are_true(cluster, &objects);
+        inline_refusals::are_true(cluster, &objects);
         self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);
         published::name_their_pools(cluster);
