@@ -39,6 +39,7 @@ mod lost;
 mod made;
 mod missing;
 mod named_pools;
+mod names_taken;
 mod namespaces;
 mod new_volumes;
 mod objects;
@@ -177,6 +178,7 @@ impl Oracle {
         starved::check(cluster);
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
+        names_taken::are_of_others(cluster);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
