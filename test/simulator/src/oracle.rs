@@ -49,6 +49,7 @@ mod ownership;
 mod pools;
 mod promises;
 mod published;
+mod raw_members;
 mod records;
 mod refusals;
 mod remedies;
@@ -75,6 +76,7 @@ use objects::Objects;
 use overdue::Overdue;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
+use raw_members::RawMembers;
 use refusals::Refusals;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
@@ -88,6 +90,7 @@ pub(crate) struct Oracle {
     promises: Promises,
     adopted: Adopted,
     groups: Kept,
+    raw_members: RawMembers,
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
@@ -157,6 +160,7 @@ impl Oracle {
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
+        self.raw_members.check(cluster, &objects, &of_groups);
         self.lives.check(&Present {
             cluster,
             data: &pool,
