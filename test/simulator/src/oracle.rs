@@ -32,6 +32,7 @@ mod images;
 mod inline_refusals;
 mod inline_volumes;
 mod kept;
+mod lacking_room;
 mod late_claims;
 mod leftovers;
 mod lives;
@@ -194,6 +195,7 @@ impl Oracle {
         self.promises.is_published(cluster);
         access_modes::are_true(cluster, &objects);
         inline_refusals::are_true(cluster, &objects);
+        lacking_room::is_less_than_requested(cluster, &objects);
         self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);
         published::name_their_pools(cluster);
