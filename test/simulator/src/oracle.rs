@@ -59,6 +59,7 @@ mod sizes;
 mod snapshots;
 mod stamps;
 mod starved;
+mod turned_away;
 mod waiting;
 
 use adopted::Adopted;
@@ -82,6 +83,7 @@ use refusals::Refusals;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
+pub(crate) use turned_away::watch as watch_rejections;
 
 /// What the oracle remembers. A cluster does not remember what was promised.
 #[derive(Default)]

@@ -270,6 +270,7 @@ async fn live(history: &History, until: Until, dir: &Path, waits: &Waits) -> u64
     foreign::objects().for_each(|object| drop(cluster.api.put(object)));
     oracle::watch_writes(&cluster.api);
     oracle::watch_choices(&cluster.api, &cluster.bars);
+    oracle::watch_rejections(&cluster.api);
     oracle::watch_calls(&cluster.api, cluster.doors.secret_reads.clone());
     let mut oracle = Oracle::default();
     oracle.watch(&cluster.api);
