@@ -18,6 +18,8 @@ pub(crate) enum Unusual {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         field: Option<ClaimField>,
     },
+    /// Creates a claim for all that a node has left for volumes of a class.
+    Rest { name: String, class: String },
     /// Makes the volume that a deleted claim has left free for other claims.
     FreeVolume { claim: String },
     /// Changes the mount options of a claim's volume.
@@ -102,6 +104,9 @@ impl fmt::Display for Unusual {
                     }
                     None => Ok(()),
                 }
+            }
+            Unusual::Rest { name, class } => {
+                write!(f, "claim {name}: all that a node has left of class {class}")
             }
             Unusual::FreeVolume { claim } => {
                 write!(f, "free the volume that claim {claim} has left")
