@@ -54,6 +54,7 @@ mod raw_members;
 mod records;
 mod refusals;
 mod remedies;
+mod reserved_nodes;
 mod secrets;
 mod sizes;
 mod snapshots;
@@ -186,6 +187,7 @@ impl Oracle {
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
         names_taken::are_of_others(cluster);
+        reserved_nodes::make_volumes_of_tolerant_pods(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);

@@ -356,6 +356,9 @@ async fn settle(
         say("world", &moderation.to_string());
         let _ = cluster.suffer(&moderation, client, oracle).await;
     }
+    if history.steps.iter().any(reserves_node) {
+        users::release_all(client).await;
+    }
     say("user", "quiet");
     if until == Until::Steps {
         minute(cluster, oracle).await;
@@ -440,6 +443,15 @@ fn makes_class(step: &Step) -> bool {
                 of: ClassKind::Storage,
                 ..
             },
+        }
+    )
+}
+
+fn reserves_node(step: &Step) -> bool {
+    matches!(
+        &step.action,
+        Action::Unusual {
+            unusual: Unusual::Reserve { .. },
         }
     )
 }

@@ -11,6 +11,7 @@ mod classes_and_secrets;
 mod copies;
 mod drivers;
 mod groups_and_adoptions;
+mod reserved;
 mod room;
 
 pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};

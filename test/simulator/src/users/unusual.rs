@@ -12,7 +12,7 @@ use crate::model::view::{
 use crate::secret;
 use crate::users::claims::{self, NewClaim, REQUESTED};
 use crate::users::class_versions::{self, class, kind};
-use crate::users::{Refused, bytes, content_path, get, path, send, volume_path};
+use crate::users::{Refused, bytes, content_path, get, path, pods, reserved, send, volume_path};
 
 /// The annotation of a volume that users made free for other claims, with the name of the claim
 /// that it had.
@@ -85,6 +85,11 @@ pub(super) async fn act(
             };
             let body = json!({"metadata": {"labels": {LABEL: value}}});
             send(client, Method::PATCH, &at, &body).await?;
+        }
+        Unusual::Reserve { node } => reserved::set(client, node, true).await?,
+        Unusual::Release { node } => reserved::set(client, node, false).await?,
+        Unusual::TolerantPod { name, claim } => {
+            pods::create_tolerant(client, name, host, claim).await?;
         }
         // Where leaders die, the volume may be gone before one labels the content again, and then no
         // one knows the node.

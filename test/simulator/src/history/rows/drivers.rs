@@ -1,6 +1,6 @@
 //! Rows of steps that bring drivers to what they seldom meet: more inline volumes than a namespace may
-//! have, a pool that no node has, the limits of their room, and a request that changes before its
-//! answer. They have draws of their own, so that those of other steps stay.
+//! have, a pool that no node has, the limits of their room, a reserved node, and a request that changes
+//! before its answer. They have draws of their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
@@ -44,15 +44,16 @@ impl Expected {
     fn begin_row_of_drivers(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
         /// At so many steps in a thousand, a row begins: each is in about every third history of 60
         /// steps.
-        const CHANCE: u64 = 42;
+        const CHANCE: u64 = 60;
         if dice.below(1000) >= CHANCE {
             return None;
         }
-        Some(match dice.below(5) {
+        Some(match dice.below(6) {
             0 => self.many_inline_volumes(dice),
             1 => self.pools_by_name(dice),
             2 => self.rest_of_room(dice),
             3 => self.too_thick_to_make(dice),
+            4 => self.reserved_node(dice),
             _ => self.replaced_class(dice),
         })
     }
