@@ -34,8 +34,10 @@ mod gone;
 mod groups;
 mod hindered;
 mod images;
+mod inline_refusals;
 mod inline_volumes;
 mod kept;
+mod lacking_room;
 mod late_claims;
 mod leftovers;
 mod lives;
@@ -43,6 +45,7 @@ mod lost;
 mod made;
 mod missing;
 mod named_pools;
+mod names_taken;
 mod namespaces;
 mod new_volumes;
 mod objects;
@@ -52,9 +55,11 @@ mod ownership;
 mod pools;
 mod promises;
 mod published;
+mod raw_members;
 mod records;
 mod refusals;
 mod remedies;
+mod reserved_nodes;
 mod restore_sizes;
 mod secrets;
 mod sent_back;
@@ -63,6 +68,7 @@ mod snapshot_limits;
 mod snapshots;
 mod stamps;
 mod starved;
+mod turned_away;
 mod waiting;
 mod withheld;
 
@@ -85,12 +91,14 @@ use objects::Objects;
 use overdue::Overdue;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
+use raw_members::RawMembers;
 use refusals::Refusals;
 use restore_sizes::RestoreSizes;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sent_back::watch as watch_returns;
 pub(crate) use sizes::not_at_rest;
 use stamps::StampHistories;
+pub(crate) use turned_away::watch as watch_rejections;
 use withheld::Withheld;
 
 /// What the oracle remembers. A cluster does not remember what was promised.
@@ -101,6 +109,7 @@ pub(crate) struct Oracle {
     promises: Promises,
     adopted: Adopted,
     groups: Kept,
+    raw_members: RawMembers,
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
@@ -177,6 +186,7 @@ impl Oracle {
         snapshots::check(&mut self.snapshots, &contents, &pool, &self.lost.data);
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
+        self.raw_members.check(cluster, &objects, &of_groups);
         self.lives.check(&Present {
             cluster,
             data: &pool,
@@ -204,6 +214,8 @@ impl Oracle {
         snapshot_limits::are_exceeded(cluster);
         down_nodes::are_down(cluster);
         claim_health::is_present(cluster, &objects);
+        names_taken::are_of_others(cluster);
+        reserved_nodes::make_volumes_of_tolerant_pods(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
@@ -215,6 +227,8 @@ impl Oracle {
         self.promises.is_published(cluster);
         self.withheld.check(cluster, &self.promises);
         access_modes::are_true(cluster, &objects);
+        inline_refusals::are_true(cluster, &objects);
+        lacking_room::is_less_than_requested(cluster, &objects);
         self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);
         published::name_their_pools(cluster);

@@ -274,6 +274,7 @@ async fn live(history: &History, until: Until, dir: &Path, waits: &Waits) -> u64
     if history.world == World::Calm {
         oracle::watch_returns(&cluster.api);
     }
+    oracle::watch_rejections(&cluster.api);
     oracle::watch_calls(&cluster.api, cluster.doors.secret_reads.clone());
     let mut oracle = Oracle::default();
     oracle.watch(&cluster.api);
@@ -359,6 +360,9 @@ async fn settle(
         say("world", &moderation.to_string());
         let _ = cluster.suffer(&moderation, client, oracle).await;
     }
+    if history.steps.iter().any(reserves_node) {
+        users::release_all(client).await;
+    }
     say("user", "quiet");
     if until == Until::Steps {
         minute(cluster, oracle).await;
@@ -443,6 +447,15 @@ fn makes_class(step: &Step) -> bool {
                 of: ClassKind::Storage,
                 ..
             },
+        }
+    )
+}
+
+fn reserves_node(step: &Step) -> bool {
+    matches!(
+        &step.action,
+        Action::Unusual {
+            unusual: Unusual::Reserve { .. },
         }
     )
 }

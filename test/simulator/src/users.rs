@@ -14,6 +14,7 @@ pub(crate) use adoptions::ADOPTED;
 pub(crate) use claims::{ENOUGH, ENOUGH_OF};
 pub(crate) use class_versions::{BAD_OPTION, RESERVED, path as class_path};
 pub(crate) use greed::{be_greedy, be_modest};
+pub(crate) use reserved::{RESERVED_FOR, release_all};
 pub(crate) use unusual::{FREED, REMOUNTED};
 
 mod adoptions;
@@ -25,6 +26,7 @@ mod greed;
 mod groups;
 mod namespaces;
 mod pods;
+mod reserved;
 mod snapshots;
 mod unusual;
 

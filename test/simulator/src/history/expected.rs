@@ -120,6 +120,23 @@ impl Expected {
         (name, action)
     }
 
+    /// Plans a claim for a raw block device, as [`Expected::plan_claim`].
+    pub(super) fn plan_block_claim(
+        &mut self,
+        class: &str,
+        size: &str,
+        dice: &mut Dice,
+    ) -> (String, Action) {
+        let (name, mut make) = self.plan_claim(class, size, None, dice);
+        if let Some(claimed) = self.claims.get_mut(&name) {
+            claimed.block = true;
+        }
+        if let Action::Claim { block, .. } = &mut make {
+            *block = true;
+        }
+        (name, make)
+    }
+
     /// Plans a snapshot, as [`Expected::plan_claim`].
     pub(super) fn plan_snapshot(
         &mut self,

@@ -12,6 +12,8 @@ mod classes_and_secrets;
 mod copies;
 mod drivers;
 mod groups_and_adoptions;
+mod reserved;
+mod room;
 mod unusual_copies;
 
 pub(super) use absences::Absences;

@@ -18,6 +18,8 @@ pub(crate) enum Unusual {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         field: Option<ClaimField>,
     },
+    /// Creates a claim for all that a node has left for volumes of a class.
+    Rest { name: String, class: String },
     /// Makes the volume that a deleted claim has left free for other claims.
     FreeVolume { claim: String },
     /// Changes the mount options of a claim's volume.
@@ -41,6 +43,12 @@ pub(crate) enum Unusual {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<String>,
     },
+    /// Reserves a node for pods that tolerate it.
+    Reserve { node: String },
+    /// Ends the reservation of a node.
+    Release { node: String },
+    /// Creates a pod that uses a claim and may run on reserved nodes, but on none that is to be retired.
+    TolerantPod { name: String, claim: String },
     /// Takes the label with its node away from the content of a snapshot.
     UnlabelContent { snapshot: String },
     /// Takes the owner away from a member of a group, as tools do that make objects again: the one with
@@ -106,6 +114,9 @@ impl fmt::Display for Unusual {
                     None => Ok(()),
                 }
             }
+            Unusual::Rest { name, class } => {
+                write!(f, "claim {name}: all that a node has left of class {class}")
+            }
             Unusual::FreeVolume { claim } => {
                 write!(f, "free the volume that claim {claim} has left")
             }
@@ -123,6 +134,11 @@ impl fmt::Display for Unusual {
                 Some(value) => write!(f, "label {of} {name} with {value}"),
                 None => write!(f, "take the label of {of} {name} away"),
             },
+            Unusual::Reserve { node } => write!(f, "reserve node {node} for some pods"),
+            Unusual::Release { node } => write!(f, "release node {node} for all pods"),
+            Unusual::TolerantPod { name, claim } => {
+                write!(f, "pod {name} with {claim}, also for reserved nodes")
+            }
             Unusual::UnlabelContent { snapshot } => {
                 write!(
                     f,

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use crate::cluster::Cluster;
+use crate::machine::Contents;
 use crate::machine::limits::{INLINE, INLINE_OF_NAMESPACE};
 use crate::trace;
 
@@ -13,24 +14,28 @@ const NAMESPACE: &str = "csi.storage.k8s.io/pod.namespace";
 /// Checks the records of all nodes.
 pub(super) fn are_within_limits(cluster: &Cluster) {
     for machine in &cluster.machines {
-        let volumes = machine.contents().volumes;
-        let inline = volumes.iter().filter(|volume| volume.inline.is_some());
-        let sizes: Vec<(&str, u64)> = inline
-            .map(|volume| {
-                let namespace = volume.parameters.get(NAMESPACE);
-                let namespace = namespace.map_or("", String::as_str);
-                (namespace, volume.capacity_bytes)
-            })
-            .collect();
-        for wrong in excess(&sizes) {
+        for wrong in excess(&sizes_of(&machine.contents())) {
             let node = machine.name();
             trace::violation(format!("too many inline volumes: {node} has {wrong}"));
         }
     }
 }
 
+/// The namespaces and sizes of the inline volumes that a node has.
+pub(super) fn sizes_of(contents: &Contents) -> Vec<(&str, u64)> {
+    let volumes = contents.volumes.iter();
+    let inline = volumes.filter(|volume| volume.inline.is_some());
+    inline
+        .map(|volume| {
+            let namespace = volume.parameters.get(NAMESPACE);
+            let namespace = namespace.map_or("", String::as_str);
+            (namespace, volume.capacity_bytes)
+        })
+        .collect()
+}
+
 /// What is too much of inline volumes with these namespaces and sizes.
-fn excess(sizes: &[(&str, u64)]) -> Vec<String> {
+pub(super) fn excess(sizes: &[(&str, u64)]) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut of_namespaces: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
     for (namespace, bytes) in sizes {

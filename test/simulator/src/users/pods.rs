@@ -5,7 +5,10 @@ use serde_json::{Value, json};
 
 use crate::cluster::{DRIVER, NAMESPACE};
 use crate::users::claims::NewClaim;
-use crate::users::{Refused, get, path, post};
+use crate::users::{RESERVED_FOR, Refused, get, path, post};
+
+/// A label of nodes that are to be retired. None is.
+const RETIRED: &str = "simulator/retired";
 
 /// Creates a pod that uses claims.
 pub(super) async fn create(
@@ -48,6 +51,23 @@ pub(super) async fn create_ephemeral(
     let spec = NewClaim::plain("", class, size).object()["spec"].take();
     let volume = json!({"name": "v0", "ephemeral": {"volumeClaimTemplate": {"spec": spec}}});
     let pod = pod(name, host, vec![(volume, false)]);
+    post(client, &path("pods", ""), &pod).await
+}
+
+/// Creates a pod that uses a claim and may run on reserved nodes, but on none that is to be retired.
+pub(super) async fn create_tolerant(
+    client: &Client,
+    name: &str,
+    host: Option<&str>,
+    claim: &str,
+) -> Result<(), Refused> {
+    let volume = json!({"name": "v0", "persistentVolumeClaim": {"claimName": claim}});
+    let mut pod = pod(name, host, vec![(volume, false)]);
+    pod["spec"]["tolerations"] =
+        json!([{"key": RESERVED_FOR, "operator": "Exists", "effect": "NoSchedule"}]);
+    let stays = json!({"matchExpressions": [{"key": RETIRED, "operator": "DoesNotExist"}]});
+    pod["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"] =
+        json!({"nodeSelectorTerms": [stays]});
     post(client, &path("pods", ""), &pod).await
 }
 

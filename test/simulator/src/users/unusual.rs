@@ -10,9 +10,11 @@ use crate::model::view::{
     MANAGED_BY, annotation, collection, is_deleting, items, name as name_of, text,
 };
 use crate::secret;
-use crate::users::claims::{NewClaim, REQUESTED};
+use crate::users::claims::{self, NewClaim, REQUESTED};
 use crate::users::class_versions::{self, class, kind};
-use crate::users::{Refused, content_path, get, groups, path, send, volume_path};
+use crate::users::{
+    Refused, bytes, content_path, get, groups, path, pods, reserved, send, volume_path,
+};
 
 /// The annotation of a volume that users made free for other claims, with the name of the claim
 /// that it had.
@@ -44,6 +46,12 @@ pub(super) async fn act(
             let object = object.await?;
             let at = path("persistentvolumeclaims", "");
             send(client, Method::POST, &at, &object).await?;
+        }
+        Unusual::Rest { name, class } => {
+            let at = collection("csistoragecapacities", "");
+            let all = send(client, Method::GET, &at, &Value::Null).await?;
+            let size = most_room(&all, class).to_string();
+            claims::create(client, &NewClaim::plain(name, class, &size)).await?;
         }
         Unusual::FreeVolume { claim } => free(client, claim).await?,
         Unusual::MountOptions { claim, options } => {
@@ -80,6 +88,11 @@ pub(super) async fn act(
             let body = json!({"metadata": {"labels": {LABEL: value}}});
             send(client, Method::PATCH, &at, &body).await?;
         }
+        Unusual::Reserve { node } => reserved::set(client, node, true).await?,
+        Unusual::Release { node } => reserved::set(client, node, false).await?,
+        Unusual::TolerantPod { name, claim } => {
+            pods::create_tolerant(client, name, host, claim).await?;
+        }
         // Where leaders die, the volume may be gone before one labels the content again, and then no
         // one knows the node.
         Unusual::UnlabelContent { snapshot } if host.is_some() => unlabel(client, snapshot).await?,
@@ -91,6 +104,18 @@ pub(super) async fn act(
         Unusual::DisownMember { .. } => {}
     }
     Ok(())
+}
+
+/// The size of the largest volume of a class that a node has room for by its capacity object, in bytes:
+/// at least one byte.
+fn most_room(capacities: &Value, class: &str) -> u64 {
+    let of_class =
+        items(capacities, "/items").filter(|one| text(one, "/storageClassName") == class);
+    let largest = of_class.map(|one| match &one["maximumVolumeSize"] {
+        Value::Null => bytes(&one["capacity"]),
+        size => bytes(size),
+    });
+    largest.max().unwrap_or_default().max(1)
 }
 
 /// Takes the label with its node away from the content of a snapshot that is ready, if the volume of
@@ -193,6 +218,19 @@ async fn free(client: &Client, claim: &str) -> Result<(), Refused> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_largest_volume_that_a_node_has_room_for() {
+        let capacities = json!({"items": [
+            {"storageClassName": "a", "capacity": "9Mi", "maximumVolumeSize": "4Ki"},
+            {"storageClassName": "a", "capacity": "8Ki"},
+            {"storageClassName": "b", "capacity": "1Gi"},
+            {"storageClassName": "c", "capacity": "0"},
+        ]});
+        for (class, expected) in [("a", 8192), ("b", 1 << 30), ("c", 1), ("d", 1)] {
+            assert_eq!(most_room(&capacities, class), expected, "{class}");
+        }
+    }
 
     #[test]
     fn a_content_loses_its_label_if_its_volume_is_there() {

@@ -1,5 +1,5 @@
-//! Rows of steps with copies: of snapshots that go or can't be taken, of the same size, of data
-//! that is kept. Others request more than there can be.
+//! Rows of steps with copies: of snapshots that go or can't be taken, of the same size, of another
+//! filesystem, of data that is kept. Others request more than there can be.
 
 use std::collections::VecDeque;
 
@@ -18,13 +18,14 @@ const TOO_MUCH: [u64; 2] = [4 << 30, 1 << 40];
 impl Expected {
     /// Steps in a row. Their objects count as expected from now on.
     pub(in crate::history) fn row_of_copies(&mut self, dice: &mut Dice) -> VecDeque<Step> {
-        let steps = match dice.below(8) {
+        let steps = match dice.below(9) {
             0 => self.late_restore(dice),
             1 => self.broken_snapshot(dice),
             2 => self.same_size(dice),
             3 => self.kept_copy(dice),
             4 => self.too_much(dice),
-            5 => self.too_thick(dice),
+            5 => self.other_filesystem(dice),
+            6 => self.too_thick(dice),
             _ => self.thick_at_once(dice),
         };
         steps.into()
@@ -103,6 +104,26 @@ impl Expected {
         steps.push(after(SOON, restore, dice));
         steps.push(after(LATER, volume, dice));
         steps.push(after(SOON, Action::DeleteClaim { name: copy }, dice));
+        steps
+    }
+
+    /// Copies a volume with the class of another filesystem, which is refused.
+    fn other_filesystem(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let size = *dice.pick(&MODEST);
+        let (claim, make) = self.plan_claim("ext4-now", size, None, dice);
+        let mut steps = vec![after(AT_ONCE, make, dice)];
+        // Without a pod, nothing may have been written to it yet.
+        let (_, pod) = self.plan_pod(vec![claim.clone()], dice);
+        steps.push(after(AT_ONCE, pod, dice));
+        let source = if dice.percent(50) {
+            let (snapshot, take) = self.plan_snapshot(&claim, "deleted", dice);
+            steps.push(after(LATER, take, dice));
+            Source::Snapshot(snapshot)
+        } else {
+            Source::Claim(claim)
+        };
+        let (_, copy) = self.plan_claim("btrfs-now", size, Some(source), dice);
+        steps.push(after(LATER, copy, dice));
         steps
     }
 
@@ -188,6 +209,33 @@ mod tests {
             }
         }
         false
+    }
+
+    /// True for a copy of the class of btrfs of something of another class.
+    fn has_other_filesystem(history: &History) -> bool {
+        let of_ext4 = |name: &String| {
+            let mut steps = history.steps.iter();
+            steps.any(|step| {
+                matches!(&step.action, Action::Claim { name: one, class, .. }
+                    if one == name && class == "ext4-now")
+            })
+        };
+        let mut steps = history.steps.iter();
+        steps.any(|step| match &step.action {
+            Action::Claim {
+                class,
+                source: Some(Source::Claim(source)),
+                ..
+            } => class == "btrfs-now" && of_ext4(source),
+            _ => false,
+        })
+    }
+
+    #[test]
+    fn about_every_third_history_copies_with_another_filesystem() {
+        let histories = (0..60).map(|seed| History::of(seed, World::Calm, 60));
+        let many = histories.filter(has_other_filesystem).count();
+        assert!((6..50).contains(&many), "{many}");
     }
 
     #[test]

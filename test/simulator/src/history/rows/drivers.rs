@@ -1,6 +1,7 @@
 //! Rows of steps that bring drivers to what they seldom meet: more inline volumes than a namespace may
-//! have, a pool that no node has, copies that take all their space, and a request that changes before its
-//! answer. They have draws of their own, so that those of other steps stay.
+//! have, a pool that no node has, the limits of their room, copies that take all their space, a reserved
+//! node, and a request that changes before its answer. They have draws of their own, so that those of other
+//! steps stay.
 
 use std::collections::VecDeque;
 
@@ -42,17 +43,20 @@ impl Drivers {
 impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
     fn begin_row_of_drivers(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
-        /// At so many steps in a thousand, one of the first three rows begins, and at so many another
-        /// one: each is in about every third history of 60 steps.
-        const CHANCES: (u64, u64) = (25, 8);
+        /// At so many steps in a thousand, one of the first six rows begins, and at so many another one:
+        /// each is in about every third history of 60 steps.
+        const CHANCES: (u64, u64) = (60, 8);
         let draw = dice.below(1000);
         if draw >= CHANCES.0 {
             let is_due = draw < CHANCES.0 + CHANCES.1;
             return is_due.then(|| self.thick_copies(dice));
         }
-        Some(match dice.below(3) {
+        Some(match dice.below(6) {
             0 => self.many_inline_volumes(dice),
             1 => self.pools_by_name(dice),
+            2 => self.rest_of_room(dice),
+            3 => self.too_thick_to_make(dice),
+            4 => self.reserved_node(dice),
             _ => self.replaced_class(dice),
         })
     }

@@ -128,13 +128,18 @@ impl GroupsAndAdoptions {
 
     /// Takes a group of two or three claims, restores a member, and deletes something meanwhile. Before
     /// that, a member may lose its owner. Without a pod that uses all of the claims, they may be on
-    /// several nodes.
+    /// several nodes. One of them may be a block device: with a pod that uses it, there can be no group.
     fn group_of_claims(&mut self, expected: &mut Expected, dice: &mut Dice) -> Vec<Step> {
         let (label, size) = (one_of(&LABELS, dice), *dice.pick(&MODEST));
         let class = *dice.pick(&["ext4", "ext4", "ext4-now"]);
         let (mut steps, mut claims) = (Vec::new(), Vec::new());
-        for _ in 0..2 + dice.below(2) {
-            let (name, make) = expected.plan_claim(class, size, None, dice);
+        let has_raw = dice.percent(30);
+        for number in 0..2 + dice.below(2) {
+            let (name, make) = if has_raw && number == 0 {
+                expected.plan_block_claim(class, size, dice)
+            } else {
+                expected.plan_claim(class, size, None, dice)
+            };
             steps.push(after(AT_ONCE, make, dice));
             claims.push(name.clone());
             let label = label.clone();

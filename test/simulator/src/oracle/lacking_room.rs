@@ -1,0 +1,77 @@
+//! A pool that lacks room for a request says how much it can promise, and that is less than the request.
+
+use std::collections::BTreeSet;
+
+use crate::cluster::Cluster;
+use crate::model::view::{event_note, text, uid};
+use crate::oracle::objects::Objects;
+use crate::trace;
+
+/// Words before what is requested, between it and what there is, and after that.
+const WORDS: [&str; 3] = [" has no room for ", ": it can promise ", " more"];
+
+/// Checks what events say, and what kubelets complain about.
+pub(super) fn is_less_than_requested(cluster: &Cluster, objects: &Objects) {
+    let events = cluster.api.shared("events");
+    let notes = events.iter().map(|event| text(event_note(event), ""));
+    let mut said: BTreeSet<String> = notes.map(str::to_owned).collect();
+    for pod in &objects.pods {
+        said.extend(cluster.complaints(uid(pod)));
+    }
+    for message in said.iter().filter(|message| is_false(message)) {
+        trace::violation(format!("refused where there is room: {message}"));
+    }
+}
+
+/// True if a message says that a pool lacks room for what it could promise.
+fn is_false(message: &str) -> bool {
+    lack(message).is_some_and(|(requested, left)| left >= requested)
+}
+
+/// The bytes that are requested, and those that there are, if a message says so.
+fn lack(message: &str) -> Option<(u64, u64)> {
+    let [before, between, after] = WORDS;
+    let (_, rest) = message.split_once(before)?;
+    let (requested, rest) = rest.split_once(between)?;
+    let (left, _) = rest.split_once(after)?;
+    Some((exact(requested)?, exact(left)?))
+}
+
+/// The bytes of a size that is written as `1.50 GiB (1610612736 bytes)` or as `7 bytes`.
+fn exact(size: &str) -> Option<u64> {
+    let exact = size.split_once('(').map_or(size, |(_, exact)| exact);
+    let (number, _) = exact.split_once(" bytes")?;
+    number.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(requested: &str, left: &str) -> String {
+        format!(
+            "failed to provision volume with StorageClass \"ext4\": rpc error: code = \
+             ResourceExhausted desc = pool pool has no room for {requested}: it can promise {left} \
+             more. Delete volumes or snapshots, or raise --overcommit"
+        )
+    }
+
+    #[test]
+    fn what_is_left_is_compared_with_what_is_requested() {
+        let gib = "1 GiB (1073741824 bytes)";
+        for (message, expected) in [
+            (message(gib, "1 GiB (1073737728 bytes)"), false),
+            (message(gib, "0 bytes"), false),
+            (message(gib, gib), true),
+            (message("512 bytes", "1 MiB (1048576 bytes)"), true),
+            (
+                "no node has room for 1Gi: n1 has 1Gi left".to_owned(),
+                false,
+            ),
+            ("the disk has no room for a thick volume".to_owned(), false),
+        ] {
+            assert_eq!(is_false(&message), expected, "{message}");
+        }
+        assert_eq!(lack(&message(gib, "7 bytes")), Some((1 << 30, 7)));
+    }
+}
