@@ -443,7 +443,7 @@ mod tests {
                 kinds.insert(kind);
             }
         }
-        assert_eq!(kinds.len(), 12, "{kinds:?}");
+        assert_eq!(kinds.len(), 16, "{kinds:?}");
         let expected = ["attributes", "group snapshot", "snapshot", "storage"];
         assert_eq!(classes, BTreeSet::from(expected.map(str::to_owned)));
         assert!(unusual * 5 < all, "{unusual} of {all}");
