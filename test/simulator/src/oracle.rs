@@ -53,6 +53,7 @@ mod remedies;
 mod secrets;
 mod sizes;
 mod snapshots;
+mod sources;
 mod stamps;
 mod starved;
 mod waiting;
@@ -176,6 +177,7 @@ impl Oracle {
         starved::check(cluster);
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
+        sources::are_as_said(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);
