@@ -74,6 +74,7 @@ use objects::Objects;
 use overdue::Overdue;
 pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
+pub(crate) use published::watch as watch_capacities;
 use refusals::Refusals;
 pub(crate) use secrets::guard as guard_secrets;
 pub(crate) use sizes::not_at_rest;
