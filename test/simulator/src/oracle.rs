@@ -24,6 +24,7 @@ mod deletions;
 mod departures;
 mod described;
 mod discards;
+mod elsewhere;
 mod exclusive;
 mod gone;
 mod groups;
@@ -179,6 +180,7 @@ impl Oracle {
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
         sources::are_as_said(cluster, &objects);
+        elsewhere::have_no_room(cluster, &objects);
         pools::are_open(cluster);
         pools::are_known(cluster);
         attachments::are_settled(cluster, &self.lost.data);

@@ -50,7 +50,7 @@ fn is_of_present_nodes(cluster: &Cluster, claim: &Value, content: Option<&Value>
 }
 
 /// The last thing that is said of why a claim has no volume.
-fn said_last<'a>(events: &'a [Arc<Value>], claim: &Value) -> Option<&'a str> {
+pub(super) fn said_last<'a>(events: &'a [Arc<Value>], claim: &Value) -> Option<&'a str> {
     let of_claim = events.iter().filter(|event| {
         text(event, "/reason") == FAILED && text(event_about(event), "/uid") == uid(claim)
     });
