@@ -20,7 +20,7 @@ pub(crate) mod unusual;
 pub(crate) use action::{Action, Source};
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{ClassesAndSecrets, Drivers, GroupsAndAdoptions};
+use rows::{ClassesAndSecrets, Crowds, Drivers, GroupsAndAdoptions};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -101,6 +101,7 @@ impl History {
     pub(crate) fn of(seed: u64, world: World, steps: u64) -> History {
         let mut expected = Expected::default();
         let mut classes = ClassesAndSecrets::default();
+        let mut crowds = Crowds::default();
         let mut groups = GroupsAndAdoptions::default();
         let mut drivers = Drivers::default();
         let steps = (0..steps).map(|number| {
@@ -109,6 +110,11 @@ impl History {
                 && let Some(step) = classes.at(seed, number, &mut expected)
             {
                 groups.note(&step.action);
+                return step;
+            }
+            if trouble.is_none()
+                && let Some(step) = crowds.at(seed, number, &mut expected)
+            {
                 return step;
             }
             if trouble.is_none()

@@ -9,10 +9,12 @@ use crate::history::{Action, Step};
 
 mod classes_and_secrets;
 mod copies;
+mod crowds;
 mod drivers;
 mod groups_and_adoptions;
 
 pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
+pub(super) use crowds::Crowds;
 pub(super) use drivers::Drivers;
 pub(super) use groups_and_adoptions::GroupsAndAdoptions;
 
