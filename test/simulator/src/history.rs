@@ -71,6 +71,9 @@ pub(crate) struct History {
     /// Volumes are attached before they are mounted.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) attach: bool,
+    /// Nodes have names that are too long for some labels.
+    #[serde(default, rename = "longNames", skip_serializing_if = "is_false")]
+    pub(crate) long_names: bool,
     /// The driver answers each call before its caller gives up, as on a machine at rest.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) prompt: bool,
@@ -146,6 +149,7 @@ impl History {
             world,
             tight: world != World::Calm && Dice::of(seed, "tight", 0).percent(25),
             attach: Dice::of(seed, "attach", 0).below(3) == 0,
+            long_names: world != World::Calm && Dice::of(seed, "long names", 0).percent(50),
             prompt: false,
             last: Trouble::last(seed, world),
             about: String::new(),
@@ -158,6 +162,7 @@ impl History {
         let all = [
             (self.attach, "volumes are attached before they are mounted"),
             (self.tight, "the disks of some nodes are nearly full"),
+            (self.long_names, "nodes have long names"),
         ];
         let true_ones = all.into_iter().filter(|(is_so, _)| *is_so);
         true_ones.map(|(_, sentence)| sentence)
@@ -249,7 +254,7 @@ mod tests {
         }
         let old = r#"{"seed":1,"steps":[]}"#;
         let old: History = serde_json::from_str(old).expect("a history");
-        assert!(!old.tight && !old.attach && old.last.is_none());
+        assert!(!old.tight && !old.attach && !old.long_names && old.last.is_none());
     }
 
     #[test]

@@ -47,6 +47,7 @@ impl History {
             world: World::Calm,
             tight: false,
             attach: false,
+            long_names: false,
             prompt: true,
             last: None,
             about: String::new(),
