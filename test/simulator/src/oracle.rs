@@ -27,6 +27,7 @@ mod discards;
 mod elsewhere;
 mod exclusive;
 mod gone;
+mod gone_capacities;
 mod groups;
 mod hindered;
 mod images;
@@ -194,6 +195,7 @@ impl Oracle {
         self.discards.check(cluster);
         self.refusals.check(cluster, &objects, &self.hindered);
         published::name_their_pools(cluster);
+        gone_capacities::are_deleted(cluster);
         bound::check(cluster, &objects, (&self.lost, &self.hindered), advice);
         waiting::check(cluster, &objects, advice);
         groups::are_done(cluster, &objects, &self.lost, advice);
