@@ -54,15 +54,15 @@ pub(super) fn said_last<'a>(events: &'a [Arc<Value>], claim: &Value) -> Option<&
     let of_claim = events.iter().filter(|event| {
         text(event, "/reason") == FAILED && text(event_about(event), "/uid") == uid(claim)
     });
-    let last = of_claim.max_by_key(|event| version(event));
+    let last = of_claim.max_by(|one, other| age(one).cmp(&age(other)));
     last.map(|event| text(event_note(event), ""))
 }
 
-/// The version of an object: those of later changes are larger.
-fn version(object: &Value) -> u64 {
-    text(object, "/metadata/resourceVersion")
-        .parse()
-        .unwrap_or_default()
+/// When an event last happened, in whole seconds, and the version of its object. An event that got no
+/// answer is sent again, and has a later version then than one that came after it.
+fn age(event: &Value) -> (&str, u64) {
+    let version = text(event, "/metadata/resourceVersion").parse::<u64>();
+    (text(event, "/lastTimestamp"), version.unwrap_or_default())
 }
 
 /// True if a message says something of a source that is not so.
@@ -152,19 +152,21 @@ mod tests {
 
     #[test]
     fn the_last_event_of_a_claim_counts() {
-        let event = |uid: &str, version: &str, note: &str| {
-            Arc::new(
-                json!({"reason": FAILED, "note": note, "regarding": {"uid": uid},
-                "metadata": {"resourceVersion": version}}),
-            )
+        let event = |uid: &str, seconds: u64, version: u64, note: &str| {
+            Arc::new(json!({
+                "reason": FAILED, "message": note, "involvedObject": {"uid": uid},
+                "lastTimestamp": format!("2026-01-01T00:00:0{seconds}Z"),
+                "metadata": {"resourceVersion": version.to_string()},
+            }))
         };
         let events = [
-            event("1", "9", "first"),
-            event("1", "10", "second"),
-            event("2", "11", "of another"),
+            event("1", 1, 12, "first, and sent again"),
+            event("1", 2, 9, "second"),
+            event("1", 2, 10, "third"),
+            event("2", 3, 11, "of another"),
         ];
         let claim = json!({"metadata": {"uid": "1"}});
-        assert_eq!(said_last(&events, &claim), Some("second"));
-        assert_eq!(said_last(&events[2..], &claim), None);
+        assert_eq!(said_last(&events, &claim), Some("third"));
+        assert_eq!(said_last(&events[3..], &claim), None);
     }
 }
