@@ -11,13 +11,14 @@ use crate::history::rows::{AT_ONCE, after, next_step};
 
 /// Sizes of volumes of which a pool has room for one: one that promises what it has, and one that
 /// promises more.
-const LARGE: [&str; 2] = ["400Mi", "1100Mi"];
+const LARGE: [&str; 3] = ["400Mi", "400Mi", "1100Mi"];
 
 /// How many pods come.
-const PODS: usize = 3;
+const PODS: usize = 4;
 
-/// The time before a pod that comes with others, in milliseconds.
-const TOGETHER: (u64, u64) = (0, 200);
+/// The time before a pod that comes with others, in milliseconds: the volume of the one before it is not
+/// made yet.
+const TOGETHER: (u64, u64) = (0, 10);
 
 /// What is next of the rows.
 #[derive(Default)]
@@ -47,7 +48,7 @@ impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
     fn begin_crowd(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
         /// At so many steps in a thousand, a row begins: in about every third history of 60 steps.
-        const CHANCE: u64 = 9;
+        const CHANCE: u64 = 12;
         if dice.below(1000) >= CHANCE {
             return None;
         }
