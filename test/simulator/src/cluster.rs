@@ -20,7 +20,7 @@ use tokio_util::sync::CancellationToken;
 use crate::door::Doors;
 use crate::heartbeats::Heartbeats;
 use crate::history::{ClusterOption, History, World, trouble};
-use crate::machine::{Contents, Machine};
+use crate::machine::{Contents, Machine, node_name};
 use crate::{effects, model, oracle, recording, trace};
 
 pub(crate) use bars::Bars;
@@ -143,7 +143,8 @@ impl Cluster {
         }
         recording::follow(&api);
         oracle::guard_secrets(&api);
-        objects(nodes, history.attach).for_each(|object| drop(api.put(object)));
+        let names: Vec<&str> = (0..nodes).map(|node| node_name(node, history)).collect();
+        objects(&names, history.attach).for_each(|object| drop(api.put(object)));
         let doors = Doors::of(api.clone(), seed);
         let machines = (0..nodes).map(|number| Machine::start(number, history, dir, &api, &doors));
         let machines = machines.collect();

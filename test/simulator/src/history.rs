@@ -22,7 +22,7 @@ pub(crate) use action::{Action, Source};
 pub(crate) use cluster_option::ClusterOption;
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{Absences, ClassesAndSecrets, Drivers, GroupsAndAdoptions, UnusualCopies};
+use rows::{Absences, ClassesAndSecrets, Crowds, Drivers, GroupsAndAdoptions, UnusualCopies};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -76,6 +76,9 @@ pub(crate) struct History {
     /// What is switched on in its cluster that is off by default.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(crate) options: Vec<ClusterOption>,
+    /// Nodes have names that are too long for some labels.
+    #[serde(default, rename = "longNames", skip_serializing_if = "is_false")]
+    pub(crate) long_names: bool,
     /// The driver answers each call before its caller gives up, as on a machine at rest.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) prompt: bool,
@@ -106,6 +109,7 @@ impl History {
     pub(crate) fn of(seed: u64, world: World, steps: u64) -> History {
         let mut expected = Expected::default();
         let mut classes = ClassesAndSecrets::default();
+        let mut crowds = Crowds::default();
         let mut groups = GroupsAndAdoptions::default();
         let mut drivers = Drivers::default();
         let mut copies = UnusualCopies::default();
@@ -121,6 +125,11 @@ impl History {
                 && let Some(step) = classes.at(seed, number, &mut expected)
             {
                 groups.note(&step.action);
+                return step;
+            }
+            if trouble.is_none()
+                && let Some(step) = crowds.at(seed, number, &mut expected)
+            {
                 return step;
             }
             if trouble.is_none()
@@ -158,6 +167,7 @@ impl History {
             tight: world != World::Calm && Dice::of(seed, "tight", 0).percent(25),
             attach: Dice::of(seed, "attach", 0).below(3) == 0,
             options: ClusterOption::of(seed),
+            long_names: world != World::Calm && Dice::of(seed, "long names", 0).percent(50),
             prompt: false,
             last: Trouble::last(seed, world),
             about: String::new(),
@@ -170,6 +180,7 @@ impl History {
         let all = [
             (self.attach, "volumes are attached before they are mounted"),
             (self.tight, "the disks of some nodes are nearly full"),
+            (self.long_names, "nodes have long names"),
         ];
         let true_ones = all.into_iter().filter(|(is_so, _)| *is_so);
         let options = self.options.iter().map(|option| option.about());
@@ -265,7 +276,8 @@ mod tests {
         }
         let old = r#"{"seed":1,"steps":[]}"#;
         let old: History = serde_json::from_str(old).expect("a history");
-        assert!(!old.tight && !old.attach && old.last.is_none() && old.options.is_empty());
+        assert!(!old.tight && !old.attach && !old.long_names);
+        assert!(old.last.is_none() && old.options.is_empty());
     }
 
     #[test]

@@ -43,6 +43,7 @@ mod damaged_files;
 pub(crate) mod disk_usage;
 mod inline;
 pub(crate) mod limits;
+mod names;
 mod power;
 
 use absence::Absence;
@@ -50,48 +51,13 @@ pub(crate) use contents::Contents;
 use disk_usage::DiskUsage;
 use inline::{Copies, Inline};
 use limits::{ACCEPTED, INLINE, MUTABLE, POOL, snapshots_of_namespace};
+use names::{Names, names_of};
+pub(crate) use names::{node_name, node_of};
 
 /// What the pool promises at most, in bytes.
 pub(crate) const CAPACITY: u64 = 2 << 30;
 /// The virtual time in which all that a dead process had must be gone.
 const GONE_WITHIN: u32 = 100;
-
-/// The actors of the nodes at the API server.
-const ACTORS: [Names; 3] = [
-    Names {
-        node: "n1",
-        driver: "node",
-        kubelet: "kubelet",
-        pod: "hostloop-x1",
-    },
-    Names {
-        node: "n2",
-        driver: "node-2",
-        kubelet: "kubelet-2",
-        pod: "hostloop-x2",
-    },
-    Names {
-        node: "n3",
-        driver: "node-3",
-        kubelet: "kubelet-3",
-        pod: "hostloop-x3",
-    },
-];
-
-/// The names of a node and of what runs on it.
-#[derive(Clone, Copy)]
-struct Names {
-    node: &'static str,
-    driver: &'static str,
-    kubelet: &'static str,
-    pod: &'static str,
-}
-
-/// The node with the driver that has this name at the API server.
-pub(crate) fn node_of(actor: &str) -> Option<&'static str> {
-    let names = ACTORS.iter().find(|names| names.driver == actor);
-    names.map(|names| names.node)
-}
 
 /// What all processes of a node have in common.
 #[derive(Clone)]
@@ -161,7 +127,7 @@ impl Machine {
         api: &FakeApi,
         doors: &Doors,
     ) -> Machine {
-        let (names, seed, world) = (ACTORS[number], history.seed, history.world);
+        let (names, seed, world) = (names_of(number, history), history.seed, history.world);
         let dir = dir.join(names.node);
         for name in ["pool", "state", "kubelet"] {
             std::fs::create_dir_all(dir.join(name)).expect("a directory");

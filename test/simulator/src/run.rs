@@ -269,6 +269,7 @@ async fn live(history: &History, until: Until, dir: &Path, waits: &Waits) -> u64
     // has the other driver.
     foreign::objects().for_each(|object| drop(cluster.api.put(object)));
     oracle::watch_writes(&cluster.api);
+    oracle::watch_capacities(&cluster.api);
     oracle::watch_choices(&cluster.api, &cluster.bars);
     oracle::watch_new_volumes(&cluster.api);
     if history.world == World::Calm {

@@ -49,12 +49,12 @@ pub(crate) fn classes() -> impl Iterator<Item = Value> {
         "VolumeSnapshotClass",
         "VolumeGroupSnapshotClass",
     ];
-    objects(0, false).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
+    objects(&[], false).filter(move |object| kinds.iter().any(|kind| object["kind"] == **kind))
 }
 
-/// What an administrator and kubelets have made in a cluster with so many nodes. Volumes may have to
-/// be attached.
-pub(super) fn objects(nodes: usize, attach: bool) -> impl Iterator<Item = Value> {
+/// What an administrator and kubelets have made in a cluster with these nodes. Volumes may have to be
+/// attached.
+pub(super) fn objects(nodes: &[&str], attach: bool) -> impl Iterator<Item = Value> {
     let fs = |fs: &str| json!({"csi.storage.k8s.io/fstype": fs});
     let thick = json!({"csi.storage.k8s.io/fstype": "ext4", "provisioning": "thick"});
     let attributes = |name: &str, parameters: Value| {
@@ -101,5 +101,5 @@ pub(super) fn objects(nodes: usize, attach: bool) -> impl Iterator<Item = Value>
     namespaces
         .into_iter()
         .chain(rest)
-        .chain((1..=nodes).flat_map(|number| node_objects(&format!("n{number}"))))
+        .chain(nodes.iter().flat_map(|name| node_objects(name)))
 }

@@ -48,6 +48,7 @@ impl History {
             tight: false,
             attach: false,
             options: Vec::new(),
+            long_names: false,
             prompt: true,
             last: None,
             about: String::new(),

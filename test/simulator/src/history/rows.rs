@@ -10,6 +10,7 @@ use crate::history::{Action, Step};
 mod absences;
 mod classes_and_secrets;
 mod copies;
+mod crowds;
 mod drivers;
 mod groups_and_adoptions;
 mod reserved;
@@ -18,6 +19,7 @@ mod unusual_copies;
 
 pub(super) use absences::Absences;
 pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
+pub(super) use crowds::Crowds;
 pub(super) use drivers::Drivers;
 pub(super) use groups_and_adoptions::GroupsAndAdoptions;
 pub(super) use unusual_copies::UnusualCopies;

@@ -275,8 +275,18 @@ fn is_claim_of(claim: &Value, node: &str) -> bool {
 fn is_capacity_of(capacity: &Value, node: &str) -> bool {
     let manager = label(capacity, "csi.storage.k8s.io/managed-by");
     label(capacity, "csi.storage.k8s.io/drivername") == DRIVER
-        && manager.strip_prefix("external-provisioner-") == Some(node)
+        && is_manager_on(node, manager)
         && capacity["nodeTopology"]["matchLabels"][TOPOLOGY] == node
+}
+
+/// True if a label names the manager of a node's capacity objects. Where both names are too long for a
+/// label, a hash replaces a part of the manager's name, or all that follows it.
+fn is_manager_on(node: &str, manager: &str) -> bool {
+    match node.len() {
+        0..=42 => manager.strip_prefix("external-provisioner-") == Some(node),
+        43..=52 => manager.ends_with(&format!("-{node}")),
+        _ => manager.starts_with("external-provisioner-") && manager.len() == 29,
+    }
 }
 
 /// True if an event comes from the driver on this node, about something that the driver serves.

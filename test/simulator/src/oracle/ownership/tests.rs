@@ -42,6 +42,33 @@ fn some(kind: &str) -> Value {
 }
 
 #[rstest]
+#[case::short("n3", "external-provisioner-n3", true)]
+#[case::of_another("n3", "external-provisioner-n1", false)]
+#[case::cut(
+    "n2-in-the-second-hall-of-the-data-centre-in-delft",
+    "exte-53f40b57-n2-in-the-second-hall-of-the-data-centre-in-delft",
+    true
+)]
+#[case::cut_of_another(
+    "n2-in-the-second-hall-of-the-data-centre-in-delft",
+    "external-provisioner-n1",
+    false
+)]
+#[case::left_out(
+    "n3-on-the-top-floor-of-the-office-building-beside-the-harbour",
+    "external-provisioner-0123abcd",
+    true
+)]
+#[case::left_out_of_another(
+    "n3-on-the-top-floor-of-the-office-building-beside-the-harbour",
+    "external-provisioner-n1",
+    false
+)]
+fn managers_of_capacities(#[case] node: &str, #[case] manager: &str, #[case] expected: bool) {
+    assert_eq!(is_manager_on(node, manager), expected);
+}
+
+#[rstest]
 #[case::own_volume("node-2", "POST", volume("n2", "uid"), true)]
 #[case::volume_elsewhere("node-2", "POST", volume("n1", "uid"), false)]
 #[case::volume_with_another_name("node-2", "POST", volume("n2", "other"), false)]
