@@ -114,6 +114,12 @@ impl PoolFixture {
         self.mount.as_deref()
     }
 
+    /// Lets the pool's filesystem pass mounts on, as a container with the pool needs it.
+    pub fn share_mounts(&self) {
+        let at = self.mount().expect("the pool has a filesystem");
+        machine::run("mount", &["--make-shared", text(at)]);
+    }
+
     /// Bytes in use on the filesystem of the pool's files. `view` turns a path of the driver into a
     /// reachable one.
     pub fn used_bytes(&self, view: impl Fn(&Path) -> PathBuf) -> u64 {

@@ -6,6 +6,7 @@ use hostloop_test::cluster::{Cluster, Options, Stock, check, wait_for};
 use hostloop_test::leaks::files_in;
 use hostloop_test::machine::{self, text};
 use hostloop_test::plugin::{Plugin, assert_has};
+use hostloop_test::pools::{GIB, PoolFixture, PoolKind};
 use hostloop_test::scratch::Scratch;
 use hostloop_test::{changed_blocks, deployed, walk};
 
@@ -55,8 +56,10 @@ async fn lives_on(version: &'static str, minor: u32) {
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
     let plugin = Plugin::of(&cluster);
 
-    let pool = scratch.dir("pool");
-    let named = format!("default={}", text(&pool));
+    // Backups take snapshots of a block device in use, which needs a pool with reflinks.
+    let fixture = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
+    fixture.share_mounts();
+    let (named, pool) = (fixture.argument(), fixture.root());
     let install = ["install", "--pool", &named, "--kubelet-dir", kubelet_dir];
     let said = plugin.succeeds(&install, &[&number, "hostloop is installed"]);
     // Three classes, and a field of the CSIDriver.
@@ -79,7 +82,7 @@ async fn lives_on(version: &'static str, minor: u32) {
     let steps = walk::walk(&cluster).await;
     plugin.succeeds(&["check", "--live"], &["All of it was deleted"]);
     wait_for("an empty pool", PATIENCE, async || {
-        match &files_in(&pool)[..] {
+        match &files_in(pool)[..] {
             [] => Ok(()),
             left => Err(format!("{left:?}")),
         }
@@ -101,7 +104,7 @@ async fn lives_on(version: &'static str, minor: u32) {
     let more = [&install[..], &["--faults", "--snapshot-metadata"]].concat();
     plugin.succeeds(&more, &["hostloop is installed"]);
     faults_begin_and_end(&cluster, &plugin).await;
-    changed_blocks::sample(&cluster, &plugin, &pool, scratch.path());
+    changed_blocks::sample(&cluster, &plugin, pool, scratch.path());
     walk::until_no_volume(&cluster).await;
     plugin.uninstalls_all();
     stock.assert_nothing_left(&cluster).await;
@@ -184,7 +187,8 @@ async fn faults_begin_and_end(cluster: &Cluster, plugin: &Plugin<'_>) {
     );
     let names = plugin.succeeds(&["fault", "list", "-o", "name"], &[]);
     assert_eq!(names, "persistentvolumeclaim/data-db-0\n");
-    let direct = "dd if=/data/file of=/dev/null iflag=direct";
+    // Devices have blocks of 4 KiB. A smaller read would come from memory.
+    let direct = "dd if=/data/file of=/dev/null bs=4k iflag=direct";
     let read = cluster.try_exec("default", "db-0", &["sh", "-c", direct]);
     assert!(read.is_err(), "{read:?}");
     plugin.fails(

@@ -175,13 +175,7 @@ async fn a_life_by_the_plugin() {
     let plugin = Plugin::of(&cluster);
     // Images share blocks, and the container gets the pool as a mount that passes mounts on.
     let fixture = PoolFixture::new(&scratch, PoolKind::Xfs, 16 * GIB);
-    machine::run(
-        "mount",
-        &[
-            "--make-shared",
-            text(fixture.mount().expect("it is mounted")),
-        ],
-    );
+    fixture.share_mounts();
     let pool = fixture.argument();
     let install = ["install", "--pool", &pool, "--kubelet-dir", kubelet_dir];
 

@@ -55,10 +55,7 @@ async fn the_page_in_a_browser() {
     // Images share blocks, as in most pools.
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 4 * GIB);
     // The container gets the pool as a mount that passes further mounts on.
-    machine::run(
-        "mount",
-        &["--make-shared", text(pool.mount().expect("it is mounted"))],
-    );
+    pool.share_mounts();
     let cluster = Cluster::up(&Options::one_node().apart("page"));
     let stock = Stock::take(&cluster, &[]);
     cluster.load(&deployed::tested_image(scratch.path().join("hostloop.tar")));
