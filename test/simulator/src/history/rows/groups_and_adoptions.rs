@@ -151,7 +151,8 @@ impl GroupsAndAdoptions {
         }
         let (group, take) = self.plan_group(label, dice);
         steps.push(after(LATER, take, dice));
-        if dice.percent(50) {
+        let is_disowned = dice.percent(50);
+        if is_disowned {
             let unusual = Unusual::DisownMember {
                 group: group.clone(),
                 number: dice.below(3),
@@ -160,7 +161,10 @@ impl GroupsAndAdoptions {
         }
         let restore = restore_member(expected, &group, (class, size), dice);
         steps.push(after(LATER, restore, dice));
+        // Most groups with such a member stay, or it would not matter what becomes of it.
+        let is_kept = is_disowned && dice.percent(70);
         let meanwhile = match dice.below(5) {
+            _ if is_kept => None,
             0 => Some(Action::DeleteMember {
                 group: group.clone(),
                 number: dice.below(3),
@@ -175,7 +179,7 @@ impl GroupsAndAdoptions {
             _ => None,
         };
         steps.extend(meanwhile.map(|action| after(AT_ONCE, action, dice)));
-        if dice.percent(60) {
+        if !is_kept && dice.percent(60) {
             steps.push(after(LATER, Action::DeleteGroup { name: group }, dice));
         }
         steps

@@ -154,7 +154,7 @@ impl Trouble {
     fn leaderless(seed: u64, step: u64) -> Option<Trouble> {
         let mut dice = once(seed, "leaderless", (8, 30), step)?;
         Some(Trouble::LeadersDie {
-            seconds: 300 + dice.below(300),
+            seconds: 400 + dice.below(500),
         })
     }
 
