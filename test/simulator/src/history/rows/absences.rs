@@ -1,11 +1,12 @@
 //! Rows of steps while something is missing. After a node has left for good, users take snapshots of
-//! what they have, also of the volumes that were there. While no process leads, they make claims. They
-//! have draws of their own, so that those of other steps stay.
+//! what they have, also of the volumes that were there. While no process leads, they make claims, and
+//! take the data of a snapshot over. They have draws of their own, so that those of other steps stay.
 
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::Expected;
+use crate::history::rows::groups_and_adoptions::plan_adoption;
 use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
 use crate::history::trouble::Trouble;
 use crate::history::{Action, Step};
@@ -31,7 +32,7 @@ impl Absences {
         let mut dice = Dice::of(seed, "absences", number);
         let row = match trouble {
             Trouble::NodeLeaves { returns: false, .. } => expected.snapshots_of_all(&mut dice),
-            Trouble::LeadersDie { .. } => expected.claims_without_a_pod(&mut dice),
+            Trouble::LeadersDie { .. } => expected.without_a_leader(&mut dice),
             _ => return,
         };
         self.planned = row.into();
@@ -67,16 +68,22 @@ impl Expected {
         steps
     }
 
-    /// Makes two claims that need no pod, one while the nodes still wait for a leader.
-    fn claims_without_a_pod(&mut self, dice: &mut Dice) -> Vec<Step> {
-        let times = [AT_ONCE, LATER].into_iter();
-        times
-            .map(|time| {
-                let size = *dice.pick(&MODEST);
-                let (_, make) = self.plan_claim("ext4-now", size, None, dice);
-                after(time, make, dice)
-            })
-            .collect()
+    /// Makes two claims that need no pod, one while the nodes still wait for a leader, and takes the
+    /// data of a snapshot over.
+    fn without_a_leader(&mut self, dice: &mut Dice) -> Vec<Step> {
+        let mut steps = Vec::new();
+        for time in [AT_ONCE, LATER] {
+            let size = *dice.pick(&MODEST);
+            let (_, make) = self.plan_claim("ext4-now", size, None, dice);
+            steps.push(after(time, make, dice));
+        }
+        let snapshots: Vec<String> = self.snapshots.keys().cloned().collect();
+        if !snapshots.is_empty() {
+            let snapshot = dice.pick(&snapshots).clone();
+            let (_, adopt) = plan_adoption(self, snapshot, dice);
+            steps.push(after(LATER, adopt, dice));
+        }
+        steps
     }
 }
 
