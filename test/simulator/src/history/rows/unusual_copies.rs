@@ -1,5 +1,6 @@
 //! Rows of steps with copies that few users make: of a volume that has grown, of a block device as a
-//! filesystem, and snapshots that promise all that a namespace may have. They have draws of their own, so that those of other steps stay.
+//! filesystem, and snapshots that promise all that a namespace may have. They have draws of their own,
+//! so that those of other steps stay.
 
 use std::collections::VecDeque;
 
@@ -79,7 +80,7 @@ impl Expected {
     /// that it is of a block device, and requests a filesystem of it.
     fn mounted_block_device(&mut self, dice: &mut Dice) -> Vec<Step> {
         let size = *dice.pick(&MODEST);
-        let (claim, make) = self.plan_block_device("ext4-now", size, dice);
+        let (claim, make) = self.plan_block_claim("ext4-now", size, dice);
         let class = *dice.pick(&["deleted", "kept"]);
         let (snapshot, take) = self.plan_snapshot(&claim, class, dice);
         let (name, adopt) = plan_adoption(self, snapshot, dice);
@@ -93,8 +94,8 @@ impl Expected {
         ]
     }
 
-    /// Takes two snapshots of a thick volume, of which one is all that a namespace may have on a node with
-    /// troubles, and gives the first one up.
+    /// Takes two snapshots of a thick volume, of which one is all that a namespace may have on a node
+    /// with troubles, and gives the first one up.
     fn large_snapshots(&mut self, dice: &mut Dice) -> Vec<Step> {
         let (claim, make) = self.plan_claim("thick-now", LARGE, None, dice);
         let (name, first) = self.plan_snapshot(&claim, "deleted", dice);
@@ -105,18 +106,6 @@ impl Expected {
             after(SOON, second, dice),
             after(LATER, Action::DeleteSnapshot { name }, dice),
         ]
-    }
-
-    /// Plans a claim for a block device, as [`Expected::plan_claim`].
-    fn plan_block_device(&mut self, class: &str, size: &str, dice: &mut Dice) -> (String, Action) {
-        let (name, mut make) = self.plan_claim(class, size, None, dice);
-        if let Action::Claim { block, .. } = &mut make {
-            *block = true;
-        }
-        if let Some(claimed) = self.claims.get_mut(&name) {
-            claimed.block = true;
-        }
-        (name, make)
     }
 }
 
