@@ -137,6 +137,20 @@ impl Expected {
         (name, make)
     }
 
+    /// Plans a claim for a thick volume, as [`Expected::plan_claim`]: its class makes thin ones.
+    pub(super) fn plan_thick_claim(
+        &mut self,
+        class: &str,
+        size: &str,
+        dice: &mut Dice,
+    ) -> (String, Action) {
+        let (name, mut make) = self.plan_claim(class, size, None, dice);
+        if let Action::Claim { attributes, .. } = &mut make {
+            *attributes = Some("thick".to_owned());
+        }
+        (name, make)
+    }
+
     /// Plans a snapshot, as [`Expected::plan_claim`].
     pub(super) fn plan_snapshot(
         &mut self,

@@ -27,6 +27,9 @@ pub(super) use unusual_copies::UnusualCopies;
 /// Sizes of volumes that copies are made of: enough for ext4 and btrfs, and for a growth.
 const MODEST: [&str; 3] = ["10Mi", "50M", "64Mi"];
 
+/// Larger than the disk under a pool, which may promise more than that.
+const LARGER_THAN_DISK: [&str; 2] = ["900M", "1500M"];
+
 /// Times before a step, in milliseconds: the shortest, and by how much it varies.
 const AT_ONCE: (u64, u64) = (0, 2000);
 const SOON: (u64, u64) = (5000, 20_000);

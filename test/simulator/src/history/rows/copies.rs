@@ -4,14 +4,12 @@
 use std::collections::VecDeque;
 
 use crate::dice::Dice;
-use crate::history::expected::{Claimed, Expected, name_for};
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
+use crate::history::expected::Expected;
+use crate::history::rows::{AT_ONCE, LARGER_THAN_DISK, LATER, MODEST, SOON, after};
 use crate::history::{Action, Source, Step};
 
 /// Sizes that a driver rounds up.
 const ROUNDED_UP: [&str; 5] = ["1", "5000001", "100M", "77777777", "333333333"];
-/// Larger than the disk under the pool.
-const LARGE: [&str; 2] = ["900M", "1500M"];
 /// Growth for which no pool has room.
 const TOO_MUCH: [u64; 2] = [4 << 30, 1 << 40];
 
@@ -145,7 +143,7 @@ impl Expected {
     /// Selects the attributes of a thick volume for one that is larger than the disk, and then
     /// others.
     fn too_thick(&mut self, dice: &mut Dice) -> Vec<Step> {
-        let size = *dice.pick(&LARGE);
+        let size = *dice.pick(&LARGER_THAN_DISK);
         let (name, make) = self.plan_claim("ext4-now", size, None, dice);
         let thick = Action::Attributes {
             name: name.clone(),
@@ -165,18 +163,8 @@ impl Expected {
     /// Claims a thick volume for which no disk has the space. Its class has room for a thin one, so a
     /// node is chosen that gives the claim back.
     fn thick_at_once(&mut self, dice: &mut Dice) -> Vec<Step> {
-        let (size, class) = (*dice.pick(&LARGE), "ext4-now");
-        let name = name_for(self.claims.keys(), "c", dice);
-        self.claims.insert(name.clone(), Claimed::new(class, size));
-        let make = Action::Claim {
-            name: name.clone(),
-            class: class.to_owned(),
-            size: size.to_owned(),
-            block: false,
-            mode: "ReadWriteOnce".to_owned(),
-            source: None,
-            attributes: Some("thick".to_owned()),
-        };
+        let (size, class) = (*dice.pick(&LARGER_THAN_DISK), "ext4-now");
+        let (name, make) = self.plan_thick_claim(class, size, dice);
         let then = if dice.percent(50) {
             Action::DeleteClaim { name }
         } else {

@@ -3,12 +3,10 @@
 
 use crate::dice::Dice;
 use crate::history::expected::{Claimed, Expected, name_for};
-use crate::history::rows::{LATER, after};
+use crate::history::rows::{LARGER_THAN_DISK, LATER, after};
 use crate::history::unusual::Unusual;
 use crate::history::{Action, Step};
 
-/// Larger than the disk under a pool, which may promise more than that.
-const LARGE: [&str; 2] = ["900M", "1500M"];
 /// Until then, nodes have published what they have left.
 const PUBLISHED: (u64, u64) = (70_000, 60_000);
 /// A time in which a claim is tried often.
@@ -35,11 +33,8 @@ impl Expected {
     /// Claims a thick volume that is larger than each disk. Nodes publish their room for the class
     /// alone, which makes thin volumes, so that several seem to have room.
     pub(super) fn too_thick_to_make(&mut self, dice: &mut Dice) -> Vec<Step> {
-        let size = *dice.pick(&LARGE);
-        let (name, mut make) = self.plan_claim("ext4-now", size, None, dice);
-        if let Action::Claim { attributes, .. } = &mut make {
-            *attributes = Some("thick".to_owned());
-        }
+        let size = *dice.pick(&LARGER_THAN_DISK);
+        let (name, make) = self.plan_thick_claim("ext4-now", size, dice);
         vec![
             after(PUBLISHED, make, dice),
             after(LONG, Action::DeleteClaim { name }, dice),
@@ -63,7 +58,7 @@ mod tests {
 
     fn is_too_thick(action: &Action) -> bool {
         matches!(action, Action::Claim { attributes: Some(class), size, .. }
-            if class == "thick" && LARGE.contains(&size.as_str()))
+            if class == "thick" && LARGER_THAN_DISK.contains(&size.as_str()))
     }
 
     #[test]
