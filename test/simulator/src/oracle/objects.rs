@@ -82,10 +82,17 @@ pub(super) fn has_source(claim: &Value) -> bool {
     !claim["spec"]["dataSource"].is_null() || !claim["spec"]["dataSourceRef"].is_null()
 }
 
+/// The node of a capacity object; empty if it is of none.
+pub(super) fn node_of_capacity(capacity: &Value) -> &str {
+    capacity["nodeTopology"]["matchLabels"][TOPOLOGY]
+        .as_str()
+        .unwrap_or_default()
+}
+
 /// The capacity objects of a node.
 pub(super) fn capacities_of(cluster: &Cluster, node: &str) -> Vec<Arc<Value>> {
     let mut all = shared(cluster, "csistoragecapacities");
-    all.retain(|capacity| capacity["nodeTopology"]["matchLabels"][TOPOLOGY] == *node);
+    all.retain(|capacity| node_of_capacity(capacity) == node);
     all
 }
 

@@ -9,11 +9,12 @@ use hostloop_driver::storage::Provisioning;
 use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
 use serde_json::Value;
 
-use crate::cluster::{Cluster, TOPOLOGY};
+use crate::cluster::Cluster;
 use crate::machine::disk_usage::{SIZE, allocated_in};
 use crate::machine::{CAPACITY, Contents, Machine};
 use crate::model::view::{name, text};
 use crate::oracle::capacity::provisioning;
+use crate::oracle::objects::node_of_capacity;
 use crate::users::bytes;
 use crate::{effects, shim, trace};
 
@@ -189,11 +190,10 @@ impl Promises {
         }
         let mut too_high = BTreeMap::new();
         for capacity in cluster.api.shared("csistoragecapacities") {
-            let node = capacity["nodeTopology"]["matchLabels"][TOPOLOGY].as_str();
-            let space = node.and_then(|node| self.spaces.get(node));
+            let space = self.space(node_of_capacity(&capacity));
             let class = text(&capacity, "/storageClassName");
             if space
-                .is_some_and(|space| exceeds(&capacity, provisioning(cluster, class, ""), *space))
+                .is_some_and(|space| exceeds(&capacity, provisioning(cluster, class, ""), space))
             {
                 let name = name(&capacity).to_owned();
                 let since = self.too_high.get(&name).copied();
@@ -228,12 +228,12 @@ impl Promises {
             let Some(object) = object else {
                 continue;
             };
-            let node = object["nodeTopology"]["matchLabels"][TOPOLOGY].as_str();
+            let node = node_of_capacity(object);
             trace::violation(format!(
-                "published too much: {} of class {} on {node:?}, since {since:?}: the pool has {:?}",
+                "published too much: {} of class {} on {node}, since {since:?}: the pool has {:?}",
                 object["capacity"],
                 object["storageClassName"],
-                node.and_then(|node| self.spaces.get(node)),
+                self.space(node),
             ));
         }
     }

@@ -7,11 +7,12 @@ use std::time::Duration;
 use hostloop_driver::storage::Provisioning;
 use serde_json::Value;
 
-use crate::cluster::{Cluster, TOPOLOGY};
+use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
 use crate::machine::Machine;
 use crate::model::view::{collection, name, text};
 use crate::oracle::capacity::provisioning;
+use crate::oracle::objects::node_of_capacity;
 use crate::oracle::promises::{LATE, LITTLE, Promises, Space};
 use crate::users::bytes;
 use crate::{effects, filesystems, shim, trace};
@@ -49,7 +50,7 @@ impl Withheld {
             let Some(since) = since.filter(|since| shim::now() >= *since + LATE) else {
                 continue;
             };
-            let node = node_of(&capacity);
+            let node = node_of_capacity(&capacity);
             trace::violation(format!(
                 "published too little: {} of class {} on {node}, since {since:?}: the pool has {:?}",
                 capacity["capacity"],
@@ -60,15 +61,9 @@ impl Withheld {
     }
 }
 
-fn node_of(capacity: &Value) -> &str {
-    capacity["nodeTopology"]["matchLabels"][TOPOLOGY]
-        .as_str()
-        .unwrap_or_default()
-}
-
 /// True if a capacity is less than the pool of its node has left for the volumes of its class.
 fn is_withheld(cluster: &Cluster, promises: &Promises, capacity: &Value) -> bool {
-    let node = node_of(capacity);
+    let node = node_of_capacity(capacity);
     let machine = cluster.machine_named(node);
     if is_foreign(capacity) || !machine.is_some_and(is_at_rest) {
         return false;
