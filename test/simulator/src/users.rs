@@ -12,7 +12,7 @@ use claims::NewClaim;
 
 pub(crate) use adoptions::ADOPTED;
 pub(crate) use claims::{ENOUGH, ENOUGH_OF};
-pub(crate) use class_versions::{BAD_OPTION, RESERVED, path as class_path};
+pub(crate) use class_versions::{BAD_OPTION, OF_KUBERNETES, path as class_path};
 pub(crate) use greed::{be_greedy, be_modest};
 pub(crate) use reserved::{RESERVED_FOR, release_all};
 pub(crate) use unusual::{FREED, REMOUNTED};

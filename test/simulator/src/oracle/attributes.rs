@@ -11,7 +11,7 @@ use crate::model::view::{name, text, uid};
 use crate::oracle::objects::state;
 use crate::oracle::ownership::is_named_after_claim;
 use crate::trace;
-use crate::users::RESERVED;
+use crate::users::OF_KUBERNETES;
 
 /// The names of the classes of attributes that ever had only parameters which the drivers take.
 #[derive(Default)]
@@ -59,9 +59,9 @@ impl RightClasses {
 }
 
 /// True if a class has no parameters but these, and those that Kubernetes gives a meaning to.
-fn has_only(class: &Value, taken: &[&str]) -> bool {
+pub(super) fn has_only(class: &Value, known: &[&str]) -> bool {
     let mut parameters = class["parameters"].as_object().into_iter().flatten();
-    parameters.all(|(key, _)| key.starts_with(RESERVED) || taken.contains(&key.as_str()))
+    parameters.all(|(key, _)| key.starts_with(OF_KUBERNETES) || known.contains(&key.as_str()))
 }
 
 #[cfg(test)]

@@ -10,10 +10,11 @@ use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
 use crate::machine::limits::POOL;
 use crate::model::view::{is_deleting, items, name, text, uid};
+use crate::oracle::attributes::has_only;
 use crate::oracle::hindered::Hindered;
 use crate::oracle::objects::{Objects, has_source, state, volume_of};
 use crate::trace;
-use crate::users::{BAD_OPTION, RESERVED};
+use crate::users::BAD_OPTION;
 
 /// The code of a driver that refuses a request as wrong in itself.
 const INVALID: &str = "InvalidArgument";
@@ -82,12 +83,9 @@ fn wrong(classes: &[Arc<Value>], known: &[&'static str]) -> impl Iterator<Item =
 }
 
 fn is_right(class: &Value, known: &[&'static str]) -> bool {
-    let mut parameters = class["parameters"].as_object().into_iter().flatten();
     let mut options = items(class, "/mountOptions").filter_map(Value::as_str);
     let has_pool = ["", POOL].contains(&text(class, "/parameters/pool"));
-    parameters.all(|(key, _)| key.starts_with(RESERVED) || known.contains(&key.as_str()))
-        && has_pool
-        && options.all(|option| option != BAD_OPTION)
+    has_only(class, known) && has_pool && options.all(|option| option != BAD_OPTION)
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ const GOOD_OPTION: &str = "noatime";
 pub(crate) const BAD_OPTION: &str = "errors=panic";
 
 /// What begins the parameters that Kubernetes gives a meaning to.
-pub(crate) const RESERVED: &str = "csi.storage.k8s.io";
+pub(crate) const OF_KUBERNETES: &str = "csi.storage.k8s.io";
 /// The calls for which a class names one secret.
 const CALLS: [&str; 5] = [
     "provisioner",
@@ -75,8 +75,8 @@ pub(super) fn class(of: ClassKind, name: &str, version: &str) -> Value {
             "delete" => class["deletionPolicy"] = json!("Delete"),
             "secret" if of == ClassKind::Snapshot => {
                 class["parameters"] = json!({
-                    format!("{RESERVED}/snapshotter-secret-name"): "${volumesnapshot.name}",
-                    format!("{RESERVED}/snapshotter-secret-namespace"):
+                    format!("{OF_KUBERNETES}/snapshotter-secret-name"): "${volumesnapshot.name}",
+                    format!("{OF_KUBERNETES}/snapshotter-secret-namespace"):
                         "${volumesnapshot.namespace}",
                 });
             }
@@ -97,7 +97,7 @@ fn new_class(of: ClassKind, name: &str) -> Value {
         ClassKind::Storage => json!({"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass",
             "metadata": {"name": name}, "provisioner": DRIVER, "volumeBindingMode": mode,
             "reclaimPolicy": "Delete", "allowVolumeExpansion": true,
-            "parameters": {format!("{RESERVED}/fstype"): "ext4"}}),
+            "parameters": {format!("{OF_KUBERNETES}/fstype"): "ext4"}}),
         ClassKind::Attributes => json!({"apiVersion": "storage.k8s.io/v1",
             "kind": "VolumeAttributesClass", "metadata": {"name": name}, "driverName": DRIVER,
             "parameters": {"directIO": "true"}}),
@@ -114,7 +114,7 @@ fn change_storage_class(class: &mut Value, version: &str) {
     match version {
         "retain" => class["reclaimPolicy"] = json!("Retain"),
         "delete" => class["reclaimPolicy"] = json!("Delete"),
-        "xfs" | "btrfs" => class["parameters"][format!("{RESERVED}/fstype")] = json!(version),
+        "xfs" | "btrfs" => class["parameters"][format!("{OF_KUBERNETES}/fstype")] = json!(version),
         "pool" => class["parameters"]["pool"] = json!(POOL),
         "nowhere" => class["parameters"]["pool"] = json!("nowhere"),
         "noatime" => class["mountOptions"] = json!([GOOD_OPTION]),
@@ -125,11 +125,11 @@ fn change_storage_class(class: &mut Value, version: &str) {
         }
         "secret" => {
             for call in CALLS {
-                let key = format!("{RESERVED}/{call}-secret");
+                let key = format!("{OF_KUBERNETES}/{call}-secret");
                 class["parameters"][format!("{key}-name")] = json!("${pvc.name}");
                 class["parameters"][format!("{key}-namespace")] = json!("${pvc.namespace}");
             }
-            let key = format!("{RESERVED}/controller-modify-secret");
+            let key = format!("{OF_KUBERNETES}/controller-modify-secret");
             class["parameters"][format!("{key}-name")] = json!(secret::to_modify("${pvc.name}"));
             class["parameters"][format!("{key}-namespace")] = json!("${pvc.namespace}");
         }
@@ -144,7 +144,7 @@ mod tests {
     #[test]
     fn versions_differ_where_they_say() {
         let storage = |name: &str, version: &str| class(ClassKind::Storage, name, version);
-        let fs = |class: &Value| class["parameters"][format!("{RESERVED}/fstype")].clone();
+        let fs = |class: &Value| class["parameters"][format!("{OF_KUBERNETES}/fstype")].clone();
         assert_eq!(fs(&storage("ext4-now", "own")), "ext4");
         assert_eq!(fs(&storage("ext4-now", "xfs")), "xfs");
         assert_eq!(storage("kept", "delete")["reclaimPolicy"], "Delete");
@@ -157,12 +157,13 @@ mod tests {
             "WaitForFirstConsumer"
         );
         let secret = storage("secret-now", "secret");
-        let stage = &secret["parameters"][format!("{RESERVED}/node-stage-secret-name")];
+        let stage = &secret["parameters"][format!("{OF_KUBERNETES}/node-stage-secret-name")];
         assert_eq!(*stage, "${pvc.name}");
         for (version, pool) in [("pool", "pool"), ("nowhere", "nowhere")] {
             assert_eq!(storage("pool-now", version)["parameters"]["pool"], pool);
         }
-        let modify = &secret["parameters"][format!("{RESERVED}/controller-modify-secret-name")];
+        let modify =
+            &secret["parameters"][format!("{OF_KUBERNETES}/controller-modify-secret-name")];
         assert_eq!(*modify, "${pvc.name}-modify");
         let attributes = class(ClassKind::Attributes, "direct", "buffered");
         assert_eq!(attributes["parameters"]["directIO"], "false");
