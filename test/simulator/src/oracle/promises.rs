@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
 
-use hostloop_driver::storage::Provisioning;
+use hostloop_driver::storage::{Provisioning, SnapshotRecord};
 use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
 use serde_json::Value;
 
@@ -130,23 +130,34 @@ fn left(
 /// What records promise without shared blocks, in bytes.
 fn promised_to_all(contents: &Contents) -> u64 {
     let snapshots = contents.snapshots.iter();
-    let snapshots = snapshots.map(|snapshot| snapshot.allocated_bytes.min(snapshot.size_bytes));
+    let snapshots = snapshots.map(|snapshot| promised_to(snapshot));
     let volumes = contents.volumes.iter().map(|volume| volume.capacity_bytes);
     volumes.chain(snapshots).sum()
 }
 
-/// What records promise, in bytes. Snapshots of a volume may share their blocks, so of those the
-/// largest counts.
+/// What records promise at least, in bytes.
 fn promised(contents: &Contents) -> u64 {
-    let mut snapshots = BTreeMap::new();
-    for snapshot in &contents.snapshots {
-        let most = snapshots
-            .entry(snapshot.source.to_string())
-            .or_insert(0_u64);
-        *most = (*most).max(snapshot.allocated_bytes.min(snapshot.size_bytes));
-    }
     let volumes = contents.volumes.iter().map(|volume| volume.capacity_bytes);
-    volumes.chain(snapshots.into_values()).sum()
+    let snapshots = contents.snapshots.iter().map(|snapshot| &**snapshot);
+    volumes.sum::<u64>() + promised_to_snapshots(snapshots)
+}
+
+/// What snapshots promise at least, in bytes. Those of a volume may share their blocks, so of those the
+/// largest counts.
+pub(super) fn promised_to_snapshots<'a>(
+    snapshots: impl IntoIterator<Item = &'a SnapshotRecord>,
+) -> u64 {
+    let mut largest = BTreeMap::new();
+    for snapshot in snapshots {
+        let most = largest.entry(snapshot.source).or_insert(0_u64);
+        *most = (*most).max(promised_to(snapshot));
+    }
+    largest.into_values().sum()
+}
+
+/// What a snapshot that shares no blocks promises, in bytes.
+fn promised_to(snapshot: &SnapshotRecord) -> u64 {
+    snapshot.allocated_bytes.min(snapshot.size_bytes)
 }
 
 /// The space of all images in a folder with a folder for each, in bytes.

@@ -10,6 +10,7 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::machine::Contents;
 use crate::model::view::{event_about, event_note, text};
+use crate::oracle::promises::promised_to_snapshots;
 use crate::{messages, trace};
 
 /// The parameters of a snapshot that name its namespace.
@@ -23,7 +24,8 @@ pub(super) fn are_kept(cluster: &Cluster) {
     let machines = cluster.machines.iter();
     for machine in machines.filter(|machine| !machine.has_lost_power()) {
         let most = machine.snapshots_of_namespace();
-        for (namespace, promised) in promised(&machine.contents()) {
+        let contents = machine.contents();
+        for (namespace, promised) in promised(&contents) {
             if promised > most {
                 let node = machine.name();
                 trace::violation(format!(
@@ -35,20 +37,17 @@ pub(super) fn are_kept(cluster: &Cluster) {
     }
 }
 
-/// What the snapshots of each namespace promise at least, in bytes. Snapshots of a volume may share
-/// their blocks, so of those the largest counts.
-fn promised(contents: &Contents) -> BTreeMap<String, u64> {
-    let mut largest = BTreeMap::new();
+/// What the snapshots of each namespace promise at least, in bytes.
+fn promised(contents: &Contents) -> BTreeMap<&str, u64> {
+    let mut of_namespaces: BTreeMap<&str, Vec<&SnapshotRecord>> = BTreeMap::new();
     for snapshot in &contents.snapshots {
-        let key = (namespace_of(snapshot), snapshot.source);
-        let most = largest.entry(key).or_insert(0_u64);
-        *most = (*most).max(snapshot.allocated_bytes.min(snapshot.size_bytes));
+        let namespace = namespace_of(snapshot);
+        of_namespaces.entry(namespace).or_default().push(snapshot);
     }
-    let mut promised = BTreeMap::new();
-    for ((namespace, _), bytes) in largest {
-        *promised.entry(namespace.to_owned()).or_insert(0) += bytes;
-    }
-    promised
+    let of_namespaces = of_namespaces.into_iter();
+    of_namespaces
+        .map(|(namespace, snapshots)| (namespace, promised_to_snapshots(snapshots)))
+        .collect()
 }
 
 fn namespace_of(snapshot: &SnapshotRecord) -> &str {
