@@ -222,6 +222,11 @@ pub(crate) fn is_immediate(class: &str) -> bool {
     class.ends_with("-now")
 }
 
+/// The bytes that a claim requests.
+pub(crate) fn requested(claim: &Value) -> u64 {
+    bytes(&claim["spec"]["resources"]["requests"]["storage"])
+}
+
 /// The bytes of a quantity, rounded down; 0 if there is none.
 pub(crate) fn bytes(quantity: &Value) -> u64 {
     let nanos = hostloop_fake_api::quantity::nanos(quantity.as_str().unwrap_or_default());

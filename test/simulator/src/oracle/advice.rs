@@ -13,7 +13,7 @@ use crate::model::view::{
 use crate::oracle::objects::Objects;
 use crate::oracle::remedies::{self, Remedy, SnapshotRemedy};
 use crate::oracle::{deletions, missing};
-use crate::users::{bytes, is_immediate, path_in, request_of};
+use crate::users::{bytes, is_immediate, path_in, request_of, requested};
 
 /// The class of the snapshots and groups that are taken again.
 const SNAPSHOT_CLASS: &str = "deleted";
@@ -122,7 +122,7 @@ pub(crate) fn advice(cluster: &Cluster) -> AdvisedSteps {
 /// Requests less of a claim that can't be expanded, and takes attributes back that it can't have.
 fn take_back(claim: &Value, steps: &mut AdvisedSteps) {
     let status = &claim["status"];
-    let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
+    let requested = requested(claim);
     let has = bytes(&status["capacity"]["storage"]);
     if requested > has + 1 {
         steps

@@ -11,7 +11,7 @@ use crate::oracle::hindered::Hindered;
 use crate::oracle::lost::Lost;
 use crate::oracle::objects::{Objects, volume_of};
 use crate::trace;
-use crate::users::bytes;
+use crate::users::{bytes, requested};
 
 /// Checks all bound claims after a quiet time.
 pub(super) fn check(
@@ -53,7 +53,7 @@ fn check_claim(
         return;
     }
     let reasons = objects.reasons(claim);
-    let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
+    let requested = requested(claim);
     let has = bytes(&status["capacity"]["storage"]);
     if requested > has {
         let resize = text(status, "/allocatedResourceStatuses/storage");

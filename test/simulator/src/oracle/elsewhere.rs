@@ -12,7 +12,7 @@ use crate::oracle::claims::waits_for_others;
 use crate::oracle::objects::{Objects, capacities_of, has_source, state};
 use crate::oracle::sources::said_last;
 use crate::trace;
-use crate::users::{bytes, is_immediate};
+use crate::users::{bytes, is_immediate, requested};
 
 /// Words of a refusal for lack of room.
 const FULL: &str = "code = ResourceExhausted";
@@ -99,10 +99,6 @@ fn left(cluster: &Cluster, machine: &Machine, claim: &Value) -> Option<u64> {
     let class = text(claim, "/spec/storageClassName");
     let attributes = text(claim, "/spec/volumeAttributesClassName");
     available(machine, provisioning(cluster, class, attributes))
-}
-
-fn requested(claim: &Value) -> u64 {
-    bytes(&claim["spec"]["resources"]["requests"]["storage"])
 }
 
 #[cfg(test)]

@@ -9,7 +9,7 @@ use serde_json::Value;
 use crate::model::view::{name, text, uid};
 use crate::oracle::ownership::is_named_after_claim;
 use crate::trace;
-use crate::users::bytes;
+use crate::users::requested;
 
 /// What claims requested, in bytes. Both stay when claims and volumes go: snapshots may outlive them.
 #[derive(Default)]
@@ -42,7 +42,7 @@ impl RestoreSizes {
     }
 
     fn note_claim(&mut self, claim: &Value) {
-        let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
+        let requested = requested(claim);
         if let Some(least) = self.claims.get_mut(uid(claim)) {
             *least = requested.min(*least);
         } else {

@@ -12,7 +12,7 @@ use crate::oracle::capacity::{available, provisioning};
 use crate::oracle::claims::waits_for_others;
 use crate::oracle::departures::is_out_of_reach;
 use crate::oracle::objects::{Objects, state};
-use crate::users::{ENOUGH, ENOUGH_OF, bytes, is_immediate};
+use crate::users::{ENOUGH, ENOUGH_OF, bytes, is_immediate, requested};
 use crate::{filesystems, messages, trace};
 
 /// Checks all that waits.
@@ -141,7 +141,7 @@ fn lacks_room(cluster: &Cluster, claim: &Value) -> bool {
     let at = format!("{}/{name}", collection("storageclasses", ""));
     // It may have come back as another one.
     let class = cluster.api.shared_at(&at).unwrap_or_default();
-    let requested = bytes(&claim["spec"]["resources"]["requests"]["storage"]);
+    let requested = requested(claim);
     let least = least_of(class["parameters"][FS].as_str().unwrap_or_default()).max(requested);
     let attributes = text(claim, "/spec/volumeAttributesClassName");
     let provisioning = provisioning(cluster, name, attributes);

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::cluster::NAMESPACE;
 use crate::history::Source;
 use crate::users::{
-    Refused, bytes, delete, get, groups, patch, path, post, request_of, volume_path,
+    Refused, bytes, delete, get, groups, patch, path, post, request_of, requested, volume_path,
 };
 
 /// The annotation of a claim that never grew, with the size of its request.
@@ -120,7 +120,7 @@ pub(super) async fn label(client: &Client, name: &str, label: &str) -> Result<()
 pub(super) async fn grow(client: &Client, name: &str, by: u64) -> Result<(), Refused> {
     let at = path("persistentvolumeclaims", name);
     let claim = get(client, &at).await?;
-    let size = bytes(&claim["spec"]["resources"]["requests"]["storage"]) + by;
+    let size = requested(&claim) + by;
     let mut grown = request_of(size);
     grown["metadata"]["annotations"] = json!({REQUESTED: null});
     patch(client, &at, &grown).await?;
@@ -157,7 +157,7 @@ pub(super) async fn take_back(client: &Client, name: &str) -> Result<(), Refused
     let at = path("persistentvolumeclaims", name);
     let claim = get(client, &at).await?;
     let size = bytes(&claim["status"]["capacity"]["storage"]) + 1;
-    if size > 1 && size < bytes(&claim["spec"]["resources"]["requests"]["storage"]) {
+    if size > 1 && size < requested(&claim) {
         patch(client, &at, &request_of(size)).await?;
     }
     Ok(())
