@@ -80,8 +80,8 @@ fn is_reported(claim: &Value, volume: &Value) -> bool {
 
 /// The reason of a condition of a claim that is over, if there is one.
 fn past(claim: &Value, has_room: bool, is_unreadable: bool) -> Option<&str> {
-    let reasons = items(claim, CONDITIONS).map(|condition| text(condition, "/reason"));
-    { reasons }.find(|reason| match *reason {
+    let mut reasons = items(claim, CONDITIONS).map(|condition| text(condition, "/reason"));
+    reasons.find(|reason| match *reason {
         NEARLY_FULL => has_room,
         UNREADABLE => !is_unreadable,
         _ => false,

@@ -18,19 +18,19 @@ pub(super) fn are_down(cluster: &Cluster) {
         .filter(|machine| !machine.has_stopped())
         .map(|machine| machine.name())
         .collect();
-    for sentence in untrue(&cluster.api.shared("events"), &steady) {
-        trace::violation(sentence);
+    for breach in breaches(&cluster.api.shared("events"), &steady) {
+        trace::violation(breach);
     }
 }
 
 /// What events say wrongly of these nodes, which have never stopped.
-fn untrue(events: &[Arc<Value>], steady: &[&str]) -> Vec<String> {
+fn breaches(events: &[Arc<Value>], steady: &[&str]) -> Vec<String> {
     let of_nodes = events
         .iter()
         .filter(|event| REASONS.contains(&text(event, "/reason")));
     let notes = of_nodes.map(|event| (event, text(event_note(event), "")));
     notes
-        .filter(|(_, note)| steady.iter().any(|node| names(note, node)))
+        .filter(|(_, note)| steady.iter().any(|node| has_word(note, node)))
         .map(|(event, note)| {
             let about = text(event_about(event), "/name");
             format!("not down: the node has never stopped, but an event on {about} says: {note}")
@@ -39,8 +39,8 @@ fn untrue(events: &[Arc<Value>], steady: &[&str]) -> Vec<String> {
 }
 
 /// True if a text has this name as a word.
-fn names(note: &str, node: &str) -> bool {
-    note.split([' ', ',', '.']).any(|word| word == node)
+fn has_word(note: &str, name: &str) -> bool {
+    note.split([' ', ',', '.']).any(|word| word == name)
 }
 
 #[cfg(test)]
@@ -59,6 +59,6 @@ mod tests {
     fn events_about_nodes(#[case] reason: &str, #[case] note: &str, #[case] expected: usize) {
         let event = json!({"reason": reason, "message": note,
             "involvedObject": {"kind": "PersistentVolumeClaim", "name": "c1"}});
-        assert_eq!(untrue(&[Arc::new(event)], &["n1", "n3"]).len(), expected);
+        assert_eq!(breaches(&[Arc::new(event)], &["n1", "n3"]).len(), expected);
     }
 }

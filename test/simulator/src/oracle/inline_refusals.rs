@@ -55,22 +55,22 @@ fn refusal(complaints: &[String]) -> Option<&String> {
 /// for: one of them may be counted while it is made.
 fn beside<'a>(contents: &'a Contents, pods: &[&'a Value]) -> Vec<(&'a str, u64)> {
     let mut all = sizes_of(contents);
-    all.extend(pods.iter().copied().flat_map(wanted));
+    all.extend(pods.iter().copied().flat_map(requested));
     all
 }
 
-/// The namespace and the sizes of a pod's inline volumes.
-fn wanted(pod: &Value) -> impl Iterator<Item = (&str, u64)> {
+/// The namespace and the sizes of the inline volumes that a pod requests.
+fn requested(pod: &Value) -> impl Iterator<Item = (&str, u64)> {
     let inline = items(pod, "/spec/volumes").filter(|volume| !volume["csi"].is_null());
     inline.map(move |volume| {
-        let requested = bytes(&volume["csi"]["volumeAttributes"]["size"]);
-        (namespace(pod), requested.max(LEAST).next_multiple_of(BLOCK))
+        let size = bytes(&volume["csi"]["volumeAttributes"]["size"]);
+        (namespace(pod), size.max(LEAST).next_multiple_of(BLOCK))
     })
 }
 
 /// True if a pod's inline volumes are within the limits beside others.
 fn is_within_limits(there: &[(&str, u64)], pod: &Value) -> bool {
-    let all: Vec<(&str, u64)> = there.iter().copied().chain(wanted(pod)).collect();
+    let all: Vec<(&str, u64)> = there.iter().copied().chain(requested(pod)).collect();
     excess(&all).is_empty()
 }
 

@@ -36,8 +36,8 @@ impl RawMembers {
             return;
         }
         let in_use = raw_uses(&cluster.api.shared("pods"), volumes);
-        for wrong in self.follow(in_use, contents) {
-            trace::violation(wrong);
+        for breach in self.follow(in_use, contents) {
+            trace::violation(breach);
         }
     }
 
@@ -45,17 +45,17 @@ impl RawMembers {
     fn follow(&mut self, in_use: BTreeSet<RawUse>, contents: &[Arc<Value>]) -> Vec<String> {
         let before = std::mem::replace(&mut self.in_use, in_use);
         let mut known = std::mem::take(&mut self.lasting);
-        let mut wrong = Vec::new();
+        let mut breaches = Vec::new();
         for content in contents {
             let mut lasting = known.remove(uid(content)).unwrap_or_else(|| before.clone());
             lasting.retain(|one| self.in_use.contains(one));
             if content["status"]["readyToUse"] == true {
-                wrong.extend(flaw(content, &lasting));
+                breaches.extend(breach(content, &lasting));
                 lasting.clear();
             }
             self.lasting.insert(uid(content).to_owned(), lasting);
         }
-        wrong
+        breaches
     }
 }
 
@@ -81,8 +81,8 @@ fn raw_uses(pods: &[Arc<Value>], volumes: &[Arc<Value>]) -> BTreeSet<RawUse> {
     .collect()
 }
 
-/// What is wrong with a ready group that was taken while these were in use.
-fn flaw(content: &Value, in_use: &BTreeSet<RawUse>) -> Option<String> {
+/// What a ready group breaks that was taken while these were in use.
+fn breach(content: &Value, in_use: &BTreeSet<RawUse>) -> Option<String> {
     let handles = items(content, "/spec/source/volumeHandles").filter_map(Value::as_str);
     let handles: Vec<&str> = handles.collect();
     if handles.len() < 2 {

@@ -20,8 +20,8 @@ const LAG: Duration = Duration::from_secs(2);
 pub(crate) fn watch(api: &FakeApi) {
     let mut given_back = GivenBack::default();
     api.on_write(move |write| {
-        if let Some(sentence) = given_back.note(write, shim::now()) {
-            trace::violation(sentence);
+        if let Some(breach) = given_back.note(write, shim::now()) {
+            trace::violation(breach);
         }
     });
 }
@@ -36,7 +36,7 @@ struct GivenBack {
 }
 
 impl GivenBack {
-    /// Notes a write. Returns what is wrong with it.
+    /// Notes a write. Returns what it breaks.
     fn note(&mut self, write: &Write, now: Duration) -> Option<String> {
         let object = write.new.or(write.old)?;
         match text(object, "/kind") {

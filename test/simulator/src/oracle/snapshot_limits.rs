@@ -59,8 +59,8 @@ fn namespace_of(snapshot: &SnapshotRecord) -> &str {
 
 /// Checks that no event speaks of a limit that is not exceeded.
 pub(super) fn are_exceeded(cluster: &Cluster) {
-    for sentence in refused_within(&cluster.api.shared("events")) {
-        trace::violation(sentence);
+    for breach in refused_within(&cluster.api.shared("events")) {
+        trace::violation(breach);
     }
 }
 
