@@ -1,5 +1,5 @@
-//! Words of messages of hostloop and Kubernetes that more than one rule looks for. The words of
-//! advice are in `oracle/remedies.rs`.
+//! Words of messages of hostloop and Kubernetes that more than one rule looks for, and numbers in
+//! messages. The words of advice are in `oracle/remedies.rs`.
 
 /// What precedes the size that a source needs.
 pub(crate) const LEAST: &str = "needs at least ";
@@ -17,6 +17,9 @@ const NO_DRIVER: &str = "this process has no CSI driver";
 
 /// Words before the numbers in the refusal of a snapshot that is too much for its namespace.
 const OF_SNAPSHOT_LIMIT: [&str; 3] = [" promise ", " on this node, and ", " its limit of "];
+
+/// Words before the numbers of a pool that lacks room for a request.
+const OF_LACKING_ROOM: [&str; 2] = [" has no room for ", ": it can promise "];
 
 /// True if a process speaks of a call that it can't make.
 pub(crate) fn lacks_driver(message: &str) -> bool {
@@ -50,7 +53,14 @@ pub(crate) fn snapshot_limit(message: &str) -> Option<[u64; 3]> {
     Some([used?, more?, limit?])
 }
 
-/// The first number of bytes after these words.
+/// The numbers of a pool that lacks room for a request, in bytes: what is requested, and what the pool
+/// can promise.
+pub(crate) fn lacking_room(message: &str) -> Option<[u64; 2]> {
+    let [requested, left] = OF_LACKING_ROOM.map(|words| bytes_after(message, words));
+    Some([requested?, left?])
+}
+
+/// The first number of bytes after these words: of `7 bytes`, and of `1.50 GiB (1610612736 bytes)`.
 fn bytes_after(message: &str, words: &str) -> Option<u64> {
     let (_, rest) = message.split_once(words)?;
     let (number, _) = rest.split_once(" bytes")?;

@@ -5,10 +5,7 @@ use std::collections::BTreeSet;
 use crate::cluster::Cluster;
 use crate::model::view::{event_note, text, uid};
 use crate::oracle::objects::Objects;
-use crate::trace;
-
-/// Words before what is requested, between it and what there is, and after that.
-const WORDS: [&str; 3] = [" has no room for ", ": it can promise ", " more"];
+use crate::{messages, trace};
 
 /// Checks what events say, and what kubelets complain about.
 pub(super) fn is_less_than_requested(cluster: &Cluster, objects: &Objects) {
@@ -25,23 +22,7 @@ pub(super) fn is_less_than_requested(cluster: &Cluster, objects: &Objects) {
 
 /// True if a message says that a pool lacks room for what it could promise.
 fn is_false(message: &str) -> bool {
-    lack(message).is_some_and(|(requested, left)| left >= requested)
-}
-
-/// The bytes that are requested, and those that there are, if a message says so.
-fn lack(message: &str) -> Option<(u64, u64)> {
-    let [before, between, after] = WORDS;
-    let (_, rest) = message.split_once(before)?;
-    let (requested, rest) = rest.split_once(between)?;
-    let (left, _) = rest.split_once(after)?;
-    Some((exact(requested)?, exact(left)?))
-}
-
-/// The bytes of a size that is written as `1.50 GiB (1610612736 bytes)` or as `7 bytes`.
-fn exact(size: &str) -> Option<u64> {
-    let exact = size.split_once('(').map_or(size, |(_, exact)| exact);
-    let (number, _) = exact.split_once(" bytes")?;
-    number.parse().ok()
+    messages::lacking_room(message).is_some_and(|[requested, left]| left >= requested)
 }
 
 #[cfg(test)]
@@ -72,6 +53,7 @@ mod tests {
         ] {
             assert_eq!(is_false(&message), expected, "{message}");
         }
-        assert_eq!(lack(&message(gib, "7 bytes")), Some((1 << 30, 7)));
+        let small = messages::lacking_room(&message(gib, "7 bytes"));
+        assert_eq!(small, Some([1 << 30, 7]));
     }
 }
