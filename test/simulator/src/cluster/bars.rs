@@ -8,11 +8,11 @@ use parking_lot::Mutex;
 use serde_json::{Value, json};
 
 use crate::history::trouble::Bar;
-use crate::model::view::items;
+use crate::model::view::{has_taint, taints_beside};
 use crate::shim;
 
 /// The key of a taint that pods of users do not tolerate.
-const RESERVED: &str = "simulator/reserved";
+const BARRED: &str = "simulator/reserved";
 
 /// The nodes that take no ordinary pods, and since when. Clones share them.
 #[derive(Clone, Default)]
@@ -42,10 +42,9 @@ pub(super) fn with_bar(mut node: Value, bar: Option<Bar>) -> Option<Value> {
     if bar_of(&node) == bar {
         return None;
     }
-    let others = items(&node, "/spec/taints").filter(|taint| taint["key"] != RESERVED);
-    let mut taints: Vec<Value> = others.cloned().collect();
+    let mut taints = taints_beside(&node, BARRED);
     if bar == Some(Bar::Taint) {
-        taints.push(json!({"key": RESERVED, "value": "others", "effect": "NoSchedule"}));
+        taints.push(json!({"key": BARRED, "value": "others", "effect": "NoSchedule"}));
     }
     let spec = &mut node["spec"];
     spec["taints"] = Value::from(taints);
@@ -61,14 +60,13 @@ fn bar_of(node: &Value) -> Option<Bar> {
     if node["spec"]["unschedulable"] == true {
         return Some(Bar::Cordon);
     }
-    let mut taints = items(node, "/spec/taints");
-    let is_tainted = taints.any(|taint| taint["key"] == RESERVED);
-    is_tainted.then_some(Bar::Taint)
+    has_taint(node, BARRED).then_some(Bar::Taint)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::view::items;
 
     #[test]
     fn a_node_is_barred_once() {

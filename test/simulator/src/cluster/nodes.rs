@@ -8,7 +8,7 @@ use crate::cluster::troubles::Recovery;
 use crate::history::trouble::Bar;
 use crate::machine::Machine;
 use crate::model::OUT_OF_SERVICE;
-use crate::model::view::items;
+use crate::model::view::{has_taint, taints_beside};
 use crate::trace;
 
 impl Cluster {
@@ -124,23 +124,22 @@ impl Cluster {
 
 /// The node with or without the taint of one that is out of service; `None` if it is so already.
 fn marked(mut node: Value, is_out_of_service: bool) -> Option<Value> {
-    let (ours, mut others): (Vec<Value>, Vec<Value>) = items(&node, "/spec/taints")
-        .cloned()
-        .partition(|taint| taint["key"] == OUT_OF_SERVICE);
-    if ours.is_empty() != is_out_of_service {
+    if has_taint(&node, OUT_OF_SERVICE) == is_out_of_service {
         return None;
     }
+    let mut taints = taints_beside(&node, OUT_OF_SERVICE);
     if is_out_of_service {
         let taint = json!({"key": OUT_OF_SERVICE, "value": "nodeshutdown", "effect": "NoExecute"});
-        others.push(taint);
+        taints.push(taint);
     }
-    node["spec"]["taints"] = Value::from(others);
+    node["spec"]["taints"] = Value::from(taints);
     Some(node)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::view::items;
 
     #[test]
     fn a_node_is_marked_once() {

@@ -12,7 +12,8 @@ use tokio::time::Instant;
 
 use super::OUT_OF_SERVICE;
 use super::view::{
-    Model, Step, View, claims_of, has_ended, is_deleting, is_ready, items, name, namespace, text,
+    Model, Step, View, claims_of, has_ended, has_taint, is_deleting, is_ready, items, name,
+    namespace, text,
 };
 
 const WHO: &str = "attachdetach-controller";
@@ -208,7 +209,7 @@ impl AttachDetach {
 
 /// True if an administrator has marked a node as out of service.
 pub(super) fn is_out_of_service(node: &Value) -> bool {
-    items(node, "/spec/taints").any(|taint| taint["key"] == OUT_OF_SERVICE)
+    has_taint(node, OUT_OF_SERVICE)
 }
 
 /// Writes to a node's status which volumes are attached to it and may be mounted.

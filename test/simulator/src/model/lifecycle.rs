@@ -9,8 +9,8 @@ use tokio::time::Instant;
 
 use super::attach_detach::is_out_of_service;
 use super::view::{
-    Model, Step, View, has_ended, is_deleting, is_ready, items, name, namespace, text, uid,
-    with_condition,
+    Model, Step, View, has_ended, is_deleting, is_ready, items, name, namespace, taints_beside,
+    text, uid, with_condition,
 };
 use crate::heartbeats::Heartbeats;
 
@@ -136,10 +136,10 @@ fn set_taints(node: &Value, executes: bool) -> Option<Step> {
     {
         return None;
     }
-    let others = items(node, "/spec/taints").filter(|taint| taint["key"] != UNREACHABLE);
+    let others = taints_beside(node, UNREACHABLE).into_iter();
     let ours = wanted.iter().filter(|(_, is_wanted)| *is_wanted);
     let ours = ours.map(|(effect, _)| json!({"key": UNREACHABLE, "effect": effect}));
-    let taints: Vec<Value> = others.cloned().chain(ours).collect();
+    let taints: Vec<Value> = others.chain(ours).collect();
     Some(Step::merge(
         "nodes",
         node,

@@ -174,6 +174,19 @@ pub(crate) fn is_ready(node: &Value) -> bool {
     condition(node, "Ready") == Some("True")
 }
 
+/// True if a node has a taint with this key.
+pub(crate) fn has_taint(node: &Value, key: &str) -> bool {
+    items(node, "/spec/taints").any(|taint| taint["key"] == *key)
+}
+
+/// The taints of a node that have other keys.
+pub(crate) fn taints_beside(node: &Value, key: &str) -> Vec<Value> {
+    items(node, "/spec/taints")
+        .filter(|taint| taint["key"] != *key)
+        .cloned()
+        .collect()
+}
+
 /// The status of an object's condition of this type.
 pub(crate) fn condition<'a>(object: &'a Value, kind: &str) -> Option<&'a str> {
     let mut all = items(object, "/status/conditions");

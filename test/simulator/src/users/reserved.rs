@@ -3,7 +3,7 @@
 use kube::Client;
 use serde_json::{Value, json};
 
-use crate::model::view::{collection, items, name};
+use crate::model::view::{collection, has_taint, items, name, taints_beside};
 use crate::users::{Refused, get, patch};
 
 /// The key of the taint of a reserved node.
@@ -26,7 +26,7 @@ pub(crate) async fn release_all(client: &Client) {
     let Ok(nodes) = get(client, &collection("nodes", "")).await else {
         return;
     };
-    for node in items(&nodes, "/items").filter(|node| is_reserved(node)) {
+    for node in items(&nodes, "/items").filter(|node| has_taint(node, RESERVED_FOR)) {
         for _ in 0..TRIES {
             if set(client, name(node), false).await.is_ok() {
                 break;
@@ -35,14 +35,9 @@ pub(crate) async fn release_all(client: &Client) {
     }
 }
 
-fn is_reserved(node: &Value) -> bool {
-    items(node, "/spec/taints").any(|taint| taint["key"] == RESERVED_FOR)
-}
-
 /// The taints of a node once it is reserved or released.
 fn taints(node: &Value, is_reserved: bool) -> Vec<Value> {
-    let others = items(node, "/spec/taints").filter(|taint| taint["key"] != RESERVED_FOR);
-    let mut taints: Vec<Value> = others.cloned().collect();
+    let mut taints = taints_beside(node, RESERVED_FOR);
     if is_reserved {
         taints.push(json!({"key": RESERVED_FOR, "value": "some", "effect": "NoSchedule"}));
     }
@@ -60,9 +55,9 @@ mod tests {
         for _ in 0..2 {
             node["spec"]["taints"] = Value::from(taints(&node, true));
             assert_eq!(items(&node, "/spec/taints").count(), 2);
-            assert!(is_reserved(&node));
+            assert!(has_taint(&node, RESERVED_FOR));
         }
         assert_eq!(taints(&node, false), [other]);
-        assert!(!is_reserved(&json!({})));
+        assert!(!has_taint(&json!({}), RESERVED_FOR));
     }
 }
