@@ -311,7 +311,7 @@ fn shown(bytes: &[u8]) -> String {
     if body["kind"] == "Event" {
         let (about, note) = (event_about(&body), event_note(&body));
         return format!(
-            "{} {}: {} {note}",
+            "{} {}: {} {note:?}",
             about["kind"], about["name"], body["reason"]
         );
     }

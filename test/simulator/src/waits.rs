@@ -240,7 +240,7 @@ fn is_clone(claim: &Value, of: &Value) -> bool {
 
 /// True if an event says that one of these objects lacks space. It does not wait for others' work.
 fn says_no_room(event: &Value, about: &[&str]) -> bool {
-    let note = text(event_note(event), "");
+    let note = event_note(event);
     about.contains(&text(event_about(event), "/uid")) && messages::lacks_room(note)
 }
 

@@ -104,12 +104,12 @@ pub(crate) fn event_about(event: &Value) -> &Value {
     }
 }
 
-/// What an event says, in both of its APIs.
-pub(crate) fn event_note(event: &Value) -> &Value {
+/// What an event says, in both of its APIs; empty if it says nothing.
+pub(crate) fn event_note(event: &Value) -> &str {
     if event["note"].is_null() {
-        &event["message"]
+        text(event, "/message")
     } else {
-        &event["note"]
+        text(event, "/note")
     }
 }
 

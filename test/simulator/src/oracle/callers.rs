@@ -19,9 +19,7 @@ pub(super) fn have_drivers(cluster: &Cluster) {
 
 /// What events say of such calls, one sentence for each kind of object and message.
 fn without_driver(events: &[Arc<Value>]) -> BTreeSet<String> {
-    let notes = events
-        .iter()
-        .map(|event| (event, text(event_note(event), "")));
+    let notes = events.iter().map(|event| (event, event_note(event)));
     let wrong = notes.filter(|(_, note)| messages::lacks_driver(note));
     wrong
         .map(|(event, note)| format!("no driver: {}: {note}", text(event_about(event), "/kind")))

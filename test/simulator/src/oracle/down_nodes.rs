@@ -28,7 +28,7 @@ fn breaches(events: &[Arc<Value>], steady: &[&str]) -> Vec<String> {
     let of_nodes = events
         .iter()
         .filter(|event| REASONS.contains(&text(event, "/reason")));
-    let notes = of_nodes.map(|event| (event, text(event_note(event), "")));
+    let notes = of_nodes.map(|event| (event, event_note(event)));
     notes
         .filter(|(_, note)| steady.iter().any(|node| has_word(note, node)))
         .map(|(event, note)| {

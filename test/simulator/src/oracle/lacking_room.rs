@@ -3,14 +3,14 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::Cluster;
-use crate::model::view::{event_note, text, uid};
+use crate::model::view::{event_note, uid};
 use crate::oracle::objects::Objects;
 use crate::{messages, trace};
 
 /// Checks what events say, and what kubelets complain about.
 pub(super) fn is_less_than_requested(cluster: &Cluster, objects: &Objects) {
     let events = cluster.api.shared("events");
-    let notes = events.iter().map(|event| text(event_note(event), ""));
+    let notes = events.iter().map(|event| event_note(event));
     let mut said: BTreeSet<String> = notes.map(str::to_owned).collect();
     for pod in &objects.pods {
         said.extend(cluster.complaints(uid(pod)));

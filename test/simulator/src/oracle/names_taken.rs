@@ -5,7 +5,7 @@
 use std::collections::BTreeSet;
 
 use crate::cluster::Cluster;
-use crate::model::view::{event_note, text};
+use crate::model::view::event_note;
 use crate::trace;
 
 /// How an event quotes such an answer, and what precedes the difference.
@@ -22,7 +22,7 @@ const CHANGES: [&str; 4] = [
 /// Checks that no event speaks of a difference that users can't have made.
 pub(super) fn are_of_others(cluster: &Cluster) {
     let events = cluster.api.shared("events");
-    let notes = events.iter().map(|event| text(event_note(event), ""));
+    let notes = events.iter().map(|event| event_note(event));
     let wrong: BTreeSet<&str> = notes.filter(|note| is_of_itself(note)).collect();
     for note in wrong {
         trace::violation(format!("a name taken by its own volume: {note}"));

@@ -127,7 +127,7 @@ impl Objects {
             let about = text(event_about(&event), "/uid").to_owned();
             events.entry(about).or_default().push(Event {
                 reason: text(&event, "/reason").to_owned(),
-                note: text(event_note(&event), "").to_owned(),
+                note: event_note(&event).to_owned(),
             });
         }
         Objects {

@@ -2,7 +2,7 @@
 //! the advice of such answers, too, and may get round the fault by it.
 
 use crate::cluster::Cluster;
-use crate::model::view::{event_note, text, uid};
+use crate::model::view::{event_note, uid};
 use crate::oracle::objects::Objects;
 use crate::trace;
 
@@ -18,7 +18,7 @@ pub(super) fn are_missing(cluster: &Cluster, objects: &Objects) {
         return;
     }
     let events = cluster.api.shared("events");
-    let notes = events.iter().map(|event| text(event_note(event), ""));
+    let notes = events.iter().map(|event| event_note(event));
     notes.filter(|note| is_fault(note)).for_each(report);
     for pod in &objects.pods {
         let complaints = cluster.complaints(uid(pod));

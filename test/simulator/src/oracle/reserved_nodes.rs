@@ -14,7 +14,7 @@ pub(super) fn make_volumes_of_tolerant_pods(cluster: &Cluster, objects: &Objects
         return;
     }
     for event in cluster.api.shared("events") {
-        let note = text(event_note(&event), "");
+        let note = event_note(&event);
         if !is_refusal(note) {
             continue;
         }

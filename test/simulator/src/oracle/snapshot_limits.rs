@@ -66,9 +66,7 @@ pub(super) fn are_exceeded(cluster: &Cluster) {
 
 /// What events say of refusals that their own numbers contradict.
 fn refused_within(events: &[Arc<Value>]) -> Vec<String> {
-    let notes = events
-        .iter()
-        .map(|event| (event, text(event_note(event), "")));
+    let notes = events.iter().map(|event| (event, event_note(event)));
     let wrong = notes.filter(|(_, note)| {
         messages::snapshot_limit(note).is_some_and(|[used, more, limit]| used + more <= limit)
     });

@@ -55,7 +55,7 @@ pub(super) fn said_last<'a>(events: &'a [Arc<Value>], claim: &Value) -> Option<&
         text(event, "/reason") == FAILED && text(event_about(event), "/uid") == uid(claim)
     });
     let last = of_claim.max_by(|one, other| age(one).cmp(&age(other)));
-    last.map(|event| text(event_note(event), ""))
+    last.map(|event| event_note(event))
 }
 
 /// When an event last happened, in whole seconds, and the version of its object. An event that got no

@@ -22,7 +22,7 @@ pub(super) fn check(cluster: &Cluster) {
 fn starved(events: &[Arc<Value>]) -> Vec<String> {
     let mut starved = BTreeMap::new();
     for event in events {
-        let note = text(event_note(event), "");
+        let note = event_note(event);
         if !messages::waits_for_changes(note) {
             continue;
         }
