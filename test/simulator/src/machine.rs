@@ -43,6 +43,7 @@ mod damaged_files;
 pub(crate) mod disk_usage;
 mod inline;
 pub(crate) mod limits;
+mod mutable_parameters;
 mod names;
 mod power;
 
@@ -50,7 +51,8 @@ use absence::Absence;
 pub(crate) use contents::Contents;
 use disk_usage::DiskUsage;
 use inline::{Copies, Inline};
-use limits::{ACCEPTED, INLINE, MUTABLE, POOL, snapshots_of_namespace};
+use limits::{INLINE, POOL, snapshots_of_namespace};
+use mutable_parameters::{ACCEPTED, MUTABLE};
 use names::{Names, names_of};
 pub(crate) use names::{node_name, node_of};
 

@@ -1,5 +1,4 @@
-//! The name of the only pool, the limits of drivers, which are so low that users come to them, and what
-//! drivers take.
+//! The name of the only pool, and the limits of drivers, which are so low that users come to them.
 
 use hostloop_driver::node::InlineLimits;
 
@@ -32,10 +31,3 @@ pub(crate) fn snapshots_of_namespace(world: World) -> u64 {
         World::Rough | World::Hard => SNAPSHOTS_OF_NAMESPACE,
     }
 }
-
-/// The mutable parameters that users have from the manual.
-pub(crate) const MUTABLE: [&str; 3] = ["directIO", "provisioning", "readAheadKiB"];
-
-/// Those that an administrator may let drivers accept alone. No driver knows the last one, so it is
-/// accepted and has no effect.
-pub(crate) const ACCEPTED: [&str; 3] = ["directIO", "readAheadKiB", "unknown"];
