@@ -151,7 +151,7 @@ impl GroupsAndAdoptions {
         }
         let (group, take) = self.plan_group(label, dice);
         steps.push(after(LATER, take, dice));
-        let is_disowned = dice.percent(50);
+        let is_disowned = dice.percent(80);
         if is_disowned {
             let unusual = Unusual::DisownMember {
                 group: group.clone(),

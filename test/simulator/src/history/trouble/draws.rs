@@ -152,7 +152,7 @@ impl Trouble {
     /// A time without a leader that begins at this step, longer than nodes wait for one: then each
     /// watches all objects.
     fn leaderless(seed: u64, step: u64) -> Option<Trouble> {
-        let mut dice = once(seed, "leaderless", (8, 30), step)?;
+        let mut dice = once(seed, "leaderless", (15, 40), step)?;
         Some(Trouble::LeadersDie {
             seconds: 400 + dice.below(500),
         })
