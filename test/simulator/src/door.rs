@@ -256,10 +256,11 @@ impl Doors {
             trace::line(actor, format!("{method} {path} → {}", refusal.code));
             return Ok(refusal.answer());
         }
+        let version = self.api.version();
         if is_read {
             let answer = client.send(request).await;
             wait(outcome.delay).await;
-            return answer;
+            return self.arrive(version, answer);
         }
         let path = request.uri().path().to_owned();
         let (head, body) = request.into_parts();
@@ -285,11 +286,31 @@ impl Doors {
         tokio::time::sleep(dice.millis(0, 5)).await;
         wait(outcome.delay).await;
         if is_lost {
-            let reset = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
-            return Err(kube::Error::Service(reset.into()));
+            return Err(reset());
         }
-        Ok(outcome.refusal.map_or(answer, Refusal::answer))
+        let answer = outcome.refusal.map_or(answer, Refusal::answer);
+        self.arrive(version, Ok(answer))
     }
+
+    /// Lets an answer arrive to a request that was sent at this version. A server that is restored from a
+    /// backup starts again, and its connections end.
+    fn arrive(
+        &self,
+        version: u64,
+        answer: Result<Response<Body>, kube::Error>,
+    ) -> Result<Response<Body>, kube::Error> {
+        if self.api.version() < version {
+            Err(reset())
+        } else {
+            answer
+        }
+    }
+}
+
+/// What a caller sees of a connection that ended.
+fn reset() -> kube::Error {
+    let error = std::io::Error::from(std::io::ErrorKind::ConnectionReset);
+    kube::Error::Service(error.into())
 }
 
 /// Waits for a late answer.
