@@ -343,6 +343,10 @@ impl Shared {
         self.context
             .events
             .warning(content.as_ref(), template.reason, message.clone());
+        // A node may only write to contents with its label, which the leader adds.
+        if content_owner::label(&self.context.scope, content.labels()).is_some() {
+            return;
+        }
         // Another process may have made the content ready.
         match contents
             .kube
