@@ -22,7 +22,7 @@ pub(crate) use action::{Action, Source};
 pub(crate) use cluster_option::ClusterOption;
 use expected::Expected;
 pub(crate) use foreign_step::ForeignStep;
-use rows::{Absences, ClassesAndSecrets, Crowds, Drivers, GroupsAndAdoptions, UnusualCopies};
+use rows::{Absences, GroupsAndAdoptions, Rows};
 use trouble::Trouble;
 
 /// The kind of cluster that a history has.
@@ -108,11 +108,8 @@ impl History {
     /// The history of a seed.
     pub(crate) fn of(seed: u64, world: World, steps: u64) -> History {
         let mut expected = Expected::default();
-        let mut classes = ClassesAndSecrets::default();
-        let mut crowds = Crowds::default();
         let mut groups = GroupsAndAdoptions::default();
-        let mut drivers = Drivers::default();
-        let mut copies = UnusualCopies::default();
+        let mut rows = Rows::by_chance();
         let mut absences = Absences::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
@@ -121,25 +118,11 @@ impl History {
             } else if let Some(step) = absences.at(seed, number, &mut expected) {
                 return step;
             }
+            let mut rows = rows.iter_mut();
             if trouble.is_none()
-                && let Some(step) = classes.at(seed, number, &mut expected)
+                && let Some(step) = rows.find_map(|one| one.at(seed, number, &mut expected))
             {
                 groups.note(&step.action);
-                return step;
-            }
-            if trouble.is_none()
-                && let Some(step) = crowds.at(seed, number, &mut expected)
-            {
-                return step;
-            }
-            if trouble.is_none()
-                && let Some(step) = drivers.at(seed, number, &mut expected)
-            {
-                return step;
-            }
-            if trouble.is_none()
-                && let Some(step) = copies.at(seed, number, &mut expected)
-            {
                 return step;
             }
             let mut dice = Dice::of(seed, "users", number);

@@ -18,11 +18,8 @@ mod room;
 mod unusual_copies;
 
 pub(super) use absences::Absences;
-pub(super) use classes_and_secrets::{ClassesAndSecrets, make_class, remove_class};
-pub(super) use crowds::Crowds;
-pub(super) use drivers::Drivers;
+pub(super) use classes_and_secrets::{make_class, remove_class};
 pub(super) use groups_and_adoptions::GroupsAndAdoptions;
-pub(super) use unusual_copies::UnusualCopies;
 
 /// Sizes of volumes that copies are made of: enough for ext4 and btrfs, and for a growth.
 const MODEST: [&str; 3] = ["10Mi", "50M", "64Mi"];
@@ -42,20 +39,48 @@ fn after((least, varies): (u64, u64), action: Action, dice: &mut Dice) -> Step {
     }
 }
 
-/// The next step of the planned row. `begin` may plan one if there is none. `expected` follows the step.
-fn next_step(
-    planned: &mut VecDeque<Step>,
-    expected: &mut Expected,
-    dice: &mut Dice,
-    begin: fn(&mut Expected, &mut Dice) -> Option<Vec<Step>>,
-) -> Option<Step> {
-    if planned.is_empty() {
-        *planned = begin(expected, dice)?.into();
-    } else if dice.percent(30) {
-        // Others come between the steps.
-        return None;
+/// Plans a row, seldom.
+type Begin = fn(&mut Expected, &mut Dice) -> Option<Vec<Step>>;
+
+/// Rows of one kind. They have draws of their own, so that those of other steps stay.
+pub(super) struct Rows {
+    /// The name of their draws. With another one, each seed would have another history.
+    draws: &'static str,
+    begin: Begin,
+    /// What is next of a row.
+    planned: VecDeque<Step>,
+}
+
+impl Rows {
+    fn new(draws: &'static str, begin: Begin) -> Rows {
+        Rows {
+            draws,
+            begin,
+            planned: VecDeque::new(),
+        }
     }
-    let step = planned.pop_front()?;
-    expected.forget(&step.action);
-    Some(step)
+
+    /// All kinds that begin by chance alone. The first ones come before the others.
+    pub(super) fn by_chance() -> [Rows; 4] {
+        [
+            Rows::new("rare", Expected::begin_row_of_classes_and_secrets),
+            Rows::new("crowds", Expected::begin_crowd),
+            Rows::new("drivers", Expected::begin_row_of_drivers),
+            Rows::new("unusual copies", Expected::begin_row_of_unusual_copies),
+        ]
+    }
+
+    /// The step with this number, if it is one of a row. `expected` follows it.
+    pub(super) fn at(&mut self, seed: u64, number: u64, expected: &mut Expected) -> Option<Step> {
+        let mut dice = Dice::of(seed, self.draws, number);
+        if self.planned.is_empty() {
+            self.planned = (self.begin)(expected, &mut dice)?.into();
+        } else if dice.percent(30) {
+            // Others come between the steps.
+            return None;
+        }
+        let step = self.planned.pop_front()?;
+        expected.forget(&step.action);
+        Some(step)
+    }
 }

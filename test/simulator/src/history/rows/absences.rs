@@ -2,22 +2,26 @@
 //! what they have, also of the volumes that were there. While no process leads, they make claims, and
 //! take the data of a snapshot over. They have draws of their own, so that those of other steps stay.
 
-use std::collections::VecDeque;
-
 use crate::dice::Dice;
 use crate::history::expected::Expected;
 use crate::history::rows::groups_and_adoptions::plan_adoption;
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, Rows, SOON, after};
 use crate::history::trouble::Trouble;
 use crate::history::{Action, Step};
 
 /// The most claims that snapshots are taken of: one of them is likely to have its volume there.
 const MOST: usize = 4;
 
-/// What is next of the rows.
-#[derive(Default)]
-pub(in crate::history) struct Absences {
-    planned: VecDeque<Step>,
+/// The name of the draws.
+const DRAWS: &str = "absences";
+
+/// Rows that begin with what the world does.
+pub(in crate::history) struct Absences(Rows);
+
+impl Default for Absences {
+    fn default() -> Absences {
+        Absences(Rows::new(DRAWS, |_, _| None))
+    }
 }
 
 impl Absences {
@@ -29,13 +33,13 @@ impl Absences {
         trouble: &Trouble,
         expected: &mut Expected,
     ) {
-        let mut dice = Dice::of(seed, "absences", number);
+        let mut dice = Dice::of(seed, DRAWS, number);
         let row = match trouble {
             Trouble::NodeLeaves { returns: false, .. } => expected.snapshots_of_all(&mut dice),
             Trouble::LeadersDie { .. } => expected.without_a_leader(&mut dice),
             _ => return,
         };
-        self.planned = row.into();
+        self.0.planned = row.into();
     }
 
     /// The step with this number, if it is one of a row. `expected` follows it.
@@ -45,8 +49,7 @@ impl Absences {
         number: u64,
         expected: &mut Expected,
     ) -> Option<Step> {
-        let mut dice = Dice::of(seed, "absences", number);
-        next_step(&mut self.planned, expected, &mut dice, |_, _| None)
+        self.0.at(seed, number, expected)
     }
 }
 

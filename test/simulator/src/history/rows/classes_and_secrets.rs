@@ -1,11 +1,9 @@
 //! Rows of unusual steps: with classes, secrets, labels, mount options, the namespace, and claims
 //! in unusual forms. They have draws of their own, so that those of other steps stay.
 
-use std::collections::VecDeque;
-
 use crate::dice::Dice;
 use crate::history::expected::{Claimed, Expected, key_of, name_for};
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
 use crate::history::unusual::{ClaimField, ClassKind, Labelled, Unusual};
 use crate::history::{Action, Source, Step};
 use crate::secret::to_modify;
@@ -27,12 +25,6 @@ const SNAPSHOT_VERSIONS: [&str; 3] = ["own", "retain", "delete"];
 
 /// The label of the claims in groups of a class that goes.
 const OWN_LABEL: &str = "c";
-
-/// What is next of the rows.
-#[derive(Default)]
-pub(in crate::history) struct ClassesAndSecrets {
-    planned: VecDeque<Step>,
-}
 
 fn unusual(unusual: Unusual) -> Action {
     Action::Unusual { unusual }
@@ -59,28 +51,12 @@ fn mount_options(claim: &str, option: Option<&str>) -> Action {
     unusual(Unusual::MountOptions { claim, options })
 }
 
-impl ClassesAndSecrets {
-    /// The step with this number, if it is an unusual one. `expected` follows it.
-    pub(in crate::history) fn at(
-        &mut self,
-        seed: u64,
-        number: u64,
-        expected: &mut Expected,
-    ) -> Option<Step> {
-        // With another name, each seed would have another history.
-        let mut dice = Dice::of(seed, "rare", number);
-        next_step(
-            &mut self.planned,
-            expected,
-            &mut dice,
-            Expected::begin_row_of_classes_and_secrets,
-        )
-    }
-}
-
 impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
-    fn begin_row_of_classes_and_secrets(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+    pub(super) fn begin_row_of_classes_and_secrets(
+        &mut self,
+        dice: &mut Dice,
+    ) -> Option<Vec<Step>> {
         /// At so many steps in a hundred, a row begins.
         const CHANCE: u64 = 4;
         if !dice.percent(CHANCE) {
@@ -418,6 +394,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::history::rows::Rows;
     use crate::history::{History, World};
 
     #[test]
@@ -454,9 +431,8 @@ mod tests {
         let mut expected = Expected::default();
         let mut dice = Dice::of(1, "test", 0);
         expected.plan_claim("ext4-now", "1", None, &mut dice);
-        let mut rows = ClassesAndSecrets {
-            planned: ending_namespace(&mut dice).into(),
-        };
+        let mut rows = Rows::new("rare", Expected::begin_row_of_classes_and_secrets);
+        rows.planned = ending_namespace(&mut dice).into();
         let numbers = 0..20;
         let first = numbers
             .map(|number| rows.at(1, number, &mut expected))

@@ -2,12 +2,10 @@
 //! lags behind, so a node is chosen that has none any more. These rows have draws of their own, so that
 //! those of other steps stay.
 
-use std::collections::VecDeque;
-
 use crate::dice::Dice;
 use crate::history::Step;
 use crate::history::expected::Expected;
-use crate::history::rows::{AT_ONCE, after, next_step};
+use crate::history::rows::{AT_ONCE, after};
 
 /// Sizes of volumes of which a pool has room for one: one that promises what it has, and one that
 /// promises more.
@@ -20,33 +18,9 @@ const PODS: usize = 4;
 /// made yet.
 const TOGETHER: (u64, u64) = (0, 10);
 
-/// What is next of the rows.
-#[derive(Default)]
-pub(in crate::history) struct Crowds {
-    planned: VecDeque<Step>,
-}
-
-impl Crowds {
-    /// The step with this number, if it is one of a row. `expected` follows it.
-    pub(in crate::history) fn at(
-        &mut self,
-        seed: u64,
-        number: u64,
-        expected: &mut Expected,
-    ) -> Option<Step> {
-        let mut dice = Dice::of(seed, "crowds", number);
-        next_step(
-            &mut self.planned,
-            expected,
-            &mut dice,
-            Expected::begin_crowd,
-        )
-    }
-}
-
 impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
-    fn begin_crowd(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+    pub(super) fn begin_crowd(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
         /// At so many steps in a thousand, a row begins: in about every third history of 60 steps.
         const CHANCE: u64 = 12;
         if dice.below(1000) >= CHANCE {

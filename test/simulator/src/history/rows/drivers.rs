@@ -3,46 +3,18 @@
 //! node, and a request that changes before its answer. They have draws of their own, so that those of other
 //! steps stay.
 
-use std::collections::VecDeque;
-
 use crate::dice::Dice;
 use crate::history::expected::{Expected, name_for};
-use crate::history::rows::{
-    AT_ONCE, LATER, MODEST, SOON, after, make_class, next_step, remove_class,
-};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, make_class, remove_class};
 use crate::history::unusual::ClassKind;
 use crate::history::{Action, Source, Step};
 
 /// Sizes of inline volumes. Each is small enough for a node.
 const SIZES: [&str; 4] = ["1", "10Mi", "64Mi", "100M"];
 
-/// What is next of the rows.
-#[derive(Default)]
-pub(in crate::history) struct Drivers {
-    planned: VecDeque<Step>,
-}
-
-impl Drivers {
-    /// The step with this number, if it is one of a row. `expected` follows it.
-    pub(in crate::history) fn at(
-        &mut self,
-        seed: u64,
-        number: u64,
-        expected: &mut Expected,
-    ) -> Option<Step> {
-        let mut dice = Dice::of(seed, "drivers", number);
-        next_step(
-            &mut self.planned,
-            expected,
-            &mut dice,
-            Expected::begin_row_of_drivers,
-        )
-    }
-}
-
 impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
-    fn begin_row_of_drivers(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+    pub(super) fn begin_row_of_drivers(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
         /// At so many steps in a thousand, one of the first six rows begins, and at so many another one:
         /// each is in about every third history of 60 steps.
         const CHANCES: (u64, u64) = (60, 8);

@@ -2,12 +2,10 @@
 //! filesystem, and snapshots that promise all that a namespace may have. They have draws of their own,
 //! so that those of other steps stay.
 
-use std::collections::VecDeque;
-
 use crate::dice::Dice;
 use crate::history::expected::Expected;
 use crate::history::rows::groups_and_adoptions::plan_adoption;
-use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after, next_step};
+use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
 use crate::history::{Action, Source, Step};
 
 /// Growth for which most pools have room, in bytes.
@@ -16,33 +14,9 @@ const LITTLE: [u64; 3] = [1 << 20, 5_000_001, 16 << 20];
 /// As large as all that the snapshots of a namespace may promise.
 const LARGE: &str = "32Mi";
 
-/// What is next of the rows.
-#[derive(Default)]
-pub(in crate::history) struct UnusualCopies {
-    planned: VecDeque<Step>,
-}
-
-impl UnusualCopies {
-    /// The step with this number, if it is one of a row. `expected` follows it.
-    pub(in crate::history) fn at(
-        &mut self,
-        seed: u64,
-        number: u64,
-        expected: &mut Expected,
-    ) -> Option<Step> {
-        let mut dice = Dice::of(seed, "unusual copies", number);
-        next_step(
-            &mut self.planned,
-            expected,
-            &mut dice,
-            Expected::begin_row_of_unusual_copies,
-        )
-    }
-}
-
 impl Expected {
     /// Steps in a row, seldom. Their objects count as expected from now on.
-    fn begin_row_of_unusual_copies(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
+    pub(super) fn begin_row_of_unusual_copies(&mut self, dice: &mut Dice) -> Option<Vec<Step>> {
         /// At so many steps in a thousand, a row begins: each is in about every third history of 60
         /// steps.
         const CHANCE: u64 = 27;
