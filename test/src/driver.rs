@@ -118,6 +118,7 @@ impl<'a> DriverSpec<'a> {
         }
     }
 
+    /// Pools keep a small reserve: 5 % of a large disk may be more than is free there.
     fn command(&self, socket: &Path, log: &Path) -> Command {
         let binary = self
             .failpoints
@@ -142,7 +143,8 @@ impl<'a> DriverSpec<'a> {
             .args(["--max-freeze", "300s"])
             .args(["--statedir", text(&state_dir(self.scratch))])
             .args(self.pools.iter().flat_map(|p| ["--pool", p]))
-            .args(&self.args);
+            .args(&self.args)
+            .env("HOSTLOOP_RESERVE", "64Mi");
         child::log_to(&mut command, File::create(log).expect("a log can be made"));
         if let Some(failpoints) = &self.failpoints {
             command.env("FAILPOINTS", failpoints);

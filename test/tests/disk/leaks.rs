@@ -213,7 +213,8 @@ fn is_interrupted_and_leaves_nothing() -> bool {
     // The pool's loop device, and that of a staged volume.
     while loop_devices::beneath(scratch.path()).len() < 2 {
         assert!(Instant::now() < deadline, "nothing is staged");
-        if walkthrough.ended().is_some_and(|status| status.success()) {
+        if let Some(status) = walkthrough.ended() {
+            assert!(status.success(), "the walkthrough ended with {status}");
             return false;
         }
         std::thread::sleep(Duration::from_millis(20));

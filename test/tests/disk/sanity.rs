@@ -70,7 +70,9 @@ fn sanity(kind: PoolKind, driver_args: &[&str], sanity_args: &[&str], expected: 
     machine::require();
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, kind, 40 * GIB);
+    // The specs of the limit create seventeen volumes of 1 GiB at once, and write to none.
     let driver = DriverSpec::new(&scratch, &[&pool])
+        .overcommitted()
         .args(["--attach-limit", "16"])
         .args(driver_args.iter().copied())
         .start();
