@@ -2,11 +2,14 @@
 //! author.
 
 use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 
 use nix::sys::signal::Signal;
+use nix::sys::socket::{self, AddressFamily, SockFlag, SockType, UnixAddr};
 
 use crate::PATIENCE;
 use crate::child::{self, Program};
@@ -56,6 +59,16 @@ impl Process {
             .await
     }
 
+    /// `hostloop fault-disks` for the driver with this state directory, once it serves.
+    pub async fn fault_disks(dir: &Path, state: &Path) -> Process {
+        let socket = state.join("fault-disks/sock");
+        let mut command = child::command(binary());
+        command.arg("fault-disks").args(["--socket", text(&socket)]);
+        Process::start(dir, "fault-disks", &mut command)
+            .until_listening(&socket, connect_packets)
+            .await
+    }
+
     /// Hostloop with a command line of the sidecars, which names no subcommand, as in a pod of this
     /// namespace.
     pub fn one_sidecar(dir: &Path, namespace: &str, args: &[String]) -> Process {
@@ -79,14 +92,21 @@ impl Process {
     }
 
     /// Waits until the program listens at this socket.
-    pub(crate) async fn until_serving(mut self, socket: &Path) -> Process {
+    pub(crate) async fn until_serving(self, socket: &Path) -> Process {
+        self.until_listening(socket, connect_stream).await
+    }
+
+    /// Waits until the program listens at a socket that this connects to.
+    async fn until_listening(
+        mut self,
+        socket: &Path,
+        connect: fn(&Path) -> io::Result<()>,
+    ) -> Process {
         wait_for("a program that listens", PATIENCE, async || {
             if let Some(status) = self.ended() {
                 panic!("{} has ended: {status}\n{}", self.name, self.tail());
             }
-            UnixStream::connect(socket)
-                .map(drop)
-                .map_err(|e| format!("{}: {e}", socket.display()))
+            connect(socket).map_err(|e| format!("{}: {e}", socket.display()))
         })
         .await;
         self
@@ -131,6 +151,19 @@ impl Process {
             "{name} ignores SIGTERM"
         );
     }
+}
+
+/// Connects to a socket of a stream, as those of gRPC are.
+fn connect_stream(path: &Path) -> io::Result<()> {
+    UnixStream::connect(path).map(drop)
+}
+
+/// Connects to a socket that keeps the bounds of messages.
+fn connect_packets(path: &Path) -> io::Result<()> {
+    let flags = SockFlag::SOCK_CLOEXEC;
+    let own = socket::socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?;
+    socket::connect(own.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(())
 }
 
 /// Arguments that all sidecars take: the addresses of the driver and of the cluster.

@@ -21,28 +21,72 @@ const ROUNDS: usize = 9;
 
 /// Size of a volume, and of the file fio works on.
 const VOLUME: u64 = GIB;
-const FILE: u64 = 512 * MIB;
+pub(crate) const FILE: u64 = 512 * MIB;
 
-/// fio's name for a pattern, block size, queue depth.
-const PATTERNS: [(&str, &str, u32); 4] = [
-    ("randwrite", "4k", 16),
-    ("randread", "4k", 16),
-    ("write", "1m", 4),
-    ("read", "1m", 4),
+const JOBS: [Job; 4] = [
+    Job::direct("randwrite", "4k", 16),
+    Job::direct("randread", "4k", 16),
+    Job::direct("write", "1m", 4),
+    Job::direct("read", "1m", 4),
 ];
+
+/// What fio does with its file.
+#[derive(Clone, Copy)]
+pub(crate) struct Job {
+    /// fio's name for the pattern.
+    pub(crate) pattern: &'static str,
+    /// The size of a block.
+    pub(crate) block: &'static str,
+    /// The most operations under way.
+    pub(crate) depth: u32,
+    /// True past the page cache.
+    pub(crate) direct: bool,
+    pub(crate) end: End,
+}
+
+/// When fio ends.
+#[derive(Clone, Copy)]
+pub(crate) enum End {
+    /// After these seconds, of which fio counts those after the ramp.
+    Time { ramp: u64, counted: u64 },
+    /// After the fsync of so many written bytes. Its time counts.
+    Synced(u64),
+}
+
+/// What fio has done in a second.
+pub(crate) struct Rates {
+    pub(crate) operations: f64,
+    pub(crate) bytes: f64,
+}
+
+impl Job {
+    /// A second of direct I/O.
+    pub(crate) const fn direct(pattern: &'static str, block: &'static str, depth: u32) -> Job {
+        Job {
+            pattern,
+            block,
+            depth,
+            direct: true,
+            end: End::Time {
+                ramp: 0,
+                counted: 1,
+            },
+        }
+    }
+}
 
 pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
     let staging = scratch.dir("staging");
-    let id = runtime.block_on(async { mounted(&driver.csi().await, "fio", &staging).await });
+    let id = runtime.block_on(async { mounted(&driver.csi().await, "fio", &[], &staging).await });
     let hand = ByHand::new(pool.root(), scratch.dir("by-hand").as_path());
-    let figures = PATTERNS
+    let figures = JOBS
         .iter()
-        .map(|pattern| {
+        .map(|job| {
             let what = "against a loop by hand";
-            compare(what, pattern, &staging, &hand.at, 0.97)
+            compare(what, job, &staging, &hand.at, 0.97)
         })
         .collect();
     drop(hand);
@@ -57,16 +101,18 @@ pub(crate) fn with_faults_allowed(runtime: &Runtime) -> Vec<Figure> {
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
     let [without, with] = ["without", "with"].map(|name| scratch.dir(name));
     let driver = DriverSpec::new(&scratch, &[&pool]).start();
-    let first = runtime.block_on(async { mounted(&driver.csi().await, "first", &without).await });
+    let first =
+        runtime.block_on(async { mounted(&driver.csi().await, "first", &[], &without).await });
     driver.stop();
     let spec = DriverSpec::new(&scratch, &[&pool]);
     let driver = spec.args(["--enable-faults"]).start();
-    let second = runtime.block_on(async { mounted(&driver.csi().await, "second", &with).await });
-    let figures = PATTERNS
+    let second =
+        runtime.block_on(async { mounted(&driver.csi().await, "second", &[], &with).await });
+    let figures = JOBS
         .iter()
-        .map(|pattern| {
+        .map(|job| {
             let what = "with --enable-faults";
-            compare(what, pattern, &with, &without, 0.98)
+            compare(what, job, &with, &without, 0.98)
         })
         .collect();
     runtime.block_on(async {
@@ -77,11 +123,16 @@ pub(crate) fn with_faults_allowed(runtime: &Runtime) -> Vec<Figure> {
     figures
 }
 
-/// Creates a volume and mounts it there. Both sides of a figure are thick, because allocation is not
+/// Creates a volume with these parameters, and mounts it there. It is thick, because allocation is not
 /// measured here.
-async fn mounted(csi: &Csi, name: &str, staging: &Path) -> String {
+pub(crate) async fn mounted(
+    csi: &Csi,
+    name: &str,
+    parameters: &[(&str, &str)],
+    staging: &Path,
+) -> String {
     let request = csi::CreateVolumeRequest {
-        parameters: map(&[("provisioning", "thick")]),
+        parameters: map(&[parameters, &[("provisioning", "thick")]].concat()),
         ..new_volume(name, VOLUME)
     };
     let id = id_of(csi.ok(request).await);
@@ -90,67 +141,83 @@ async fn mounted(csi: &Csi, name: &str, staging: &Path) -> String {
 }
 
 /// Unmounts a volume, and deletes it.
-async fn removed(csi: &Csi, id: &str, staging: &Path) {
+pub(crate) async fn removed(csi: &Csi, id: &str, staging: &Path) {
     unstage(csi, id, staging).await;
     delete(csi, id).await;
 }
 
 /// Lets fio work on both sides. `least`: the ratio that ours is to reach.
-fn compare(
-    what: &str,
-    pattern: &(&'static str, &'static str, u32),
-    ours: &Path,
-    floor: &Path,
-    least: f64,
-) -> Figure {
+fn compare(what: &str, job: &Job, ours: &Path, floor: &Path, least: f64) -> Figure {
     let (mut ours_iops, mut floor_iops) = (Vec::new(), Vec::new());
     // The first round lays the file out and warms both up. It is not counted.
     for round in 0..=ROUNDS {
         // The sides take turns at going first, so that a drift affects both.
         let (a, b) = match round % 2 {
-            0 => (fio(ours, pattern), fio(floor, pattern)),
+            0 => (fio(ours, job), fio(floor, job)),
             _ => {
-                let b = fio(floor, pattern);
-                (fio(ours, pattern), b)
+                let b = fio(floor, job);
+                (fio(ours, job), b)
             }
         };
         if round > 0 {
-            ours_iops.push(a);
-            floor_iops.push(b);
+            ours_iops.push(a.operations);
+            floor_iops.push(b.operations);
         }
     }
-    let (rw, block, depth) = pattern;
-    let what = format!("fio {rw} {block}, depth {depth}, {what}");
+    let Job {
+        pattern,
+        block,
+        depth,
+        ..
+    } = job;
+    let what = format!("fio {pattern} {block}, depth {depth}, {what}");
     let aim = Aim::RatioAtLeast(least);
     Figure::beside(what, ours_iops, floor_iops, "IOPS", aim)
 }
 
-fn fio(dir: &Path, (rw, block, depth): &(&str, &str, u32)) -> f64 {
-    let output = run(
-        "fio",
-        &[
-            "--name=bench",
-            "--output-format=json",
-            "--ioengine=libaio",
-            "--direct=1",
-            "--time_based",
-            "--runtime=1",
-            &format!("--filename={}/file", text(dir)),
-            &format!("--size={FILE}"),
-            &format!("--rw={rw}"),
-            &format!("--bs={block}"),
-            &format!("--iodepth={depth}"),
-        ],
-    );
+/// Runs fio on its file in this directory. At first, it drops the file from the page cache.
+pub(crate) fn fio(dir: &Path, job: &Job) -> Rates {
+    let Job {
+        pattern,
+        block,
+        depth,
+        direct,
+        end,
+    } = job;
+    let mut args = vec![
+        "--name=bench".to_owned(),
+        "--output-format=json".to_owned(),
+        "--ioengine=libaio".to_owned(),
+        "--invalidate=1".to_owned(),
+        format!("--direct={}", u8::from(*direct)),
+        format!("--filename={}/file", text(dir)),
+        format!("--size={FILE}"),
+        format!("--rw={pattern}"),
+        format!("--bs={block}"),
+        format!("--iodepth={depth}"),
+    ];
+    match end {
+        End::Time { ramp, counted } => args.extend([
+            "--time_based".to_owned(),
+            format!("--ramp_time={ramp}"),
+            format!("--runtime={counted}"),
+        ]),
+        End::Synced(bytes) => {
+            args.extend([format!("--io_size={bytes}"), "--end_fsync=1".to_owned()]);
+        }
+    }
+    let args: Vec<_> = args.iter().map(String::as_str).collect();
+    let output = run("fio", &args);
     let json: serde_json::Value = serde_json::from_str(&output).expect("fio prints JSON");
-    let side = if rw.ends_with("write") {
+    let side = if pattern.ends_with("write") {
         "write"
     } else {
         "read"
     };
-    json["jobs"][0][side]["iops"]
-        .as_f64()
-        .expect("fio says how many")
+    let done = &json["jobs"][0][side];
+    let [operations, bytes] =
+        ["iops", "bw_bytes"].map(|rate| done[rate].as_f64().expect("fio says how many"));
+    Rates { operations, bytes }
 }
 
 /// A loop device and a mount made by hand as the driver makes them. Dropping it undoes both.

@@ -13,6 +13,7 @@ mod copies;
 mod density;
 mod disk;
 mod events;
+mod limits;
 mod measure;
 mod page;
 mod parallel;
@@ -45,7 +46,8 @@ type Part = (&'static str, fn(&Runtime, &Args) -> Vec<Figure>);
 
 /// These parts run only if they are named: they take long, or need a Kubernetes, which takes long
 /// to build.
-const IF_NAMED: [&str; 6] = [
+const IF_NAMED: [&str; 7] = [
+    "limits",
     "changed-blocks",
     "density",
     "cluster",
@@ -68,6 +70,7 @@ const PARTS: &[Part] = &[
     ("volumes", |runtime, _| volumes::figures(runtime)),
     ("parallel", |runtime, _| parallel::figures(runtime)),
     ("sharing", |_, _| sharing::figures()),
+    ("limits", |runtime, _| limits::figures(runtime)),
     ("changed-blocks", |runtime, _| {
         changed_blocks::figures(runtime)
     }),
@@ -90,7 +93,7 @@ const PARTS: &[Part] = &[
 #[derive(Parser)]
 #[command(name = "bench")]
 struct Args {
-    /// The parts to measure; by default, all but changed-blocks, density, cluster,
+    /// The parts to measure; by default, all but limits, changed-blocks, density, cluster,
     /// events, scale and sidecars
     #[arg(value_name = "PART", value_parser = PossibleValuesParser::new(PARTS.iter().map(|p| p.0)))]
     parts: Vec<String>,

@@ -30,6 +30,8 @@ pub(crate) enum Aim {
     RatioAtMost(f64),
     /// The ratio to the floor is at least this.
     RatioAtLeast(f64),
+    /// The ratio to the floor differs from 1 by at most this.
+    Within(f64),
     /// Ours is less than this, in the figure's unit.
     LessThan(f64),
     /// The size of a file is less than this. One run decides, because all runs find the same size.
@@ -56,11 +58,14 @@ impl Verdict {
 }
 
 /// Decides an aim by the median of at least three runs, or of the ratios of these runs to the
-/// floor. The median decides only if its whole [`spread`] is on one side of the aim.
+/// floor. The median decides only if its whole [`spread`] is on one side of the aim. Below and
+/// above [`Aim::Within`] are two sides.
 pub(crate) fn decide(aim: Aim, ours: &[f64], floor: &[f64]) -> Verdict {
     let (runs, needed) = match aim {
         Aim::None => return Verdict::NoAim,
-        Aim::RatioAtMost(_) | Aim::RatioAtLeast(_) => (ratios(ours, floor), ENOUGH),
+        Aim::RatioAtMost(_) | Aim::RatioAtLeast(_) | Aim::Within(_) => {
+            (ratios(ours, floor), ENOUGH)
+        }
         Aim::LessThan(_) => (ours.to_vec(), ENOUGH),
         Aim::SizeLessThan(_) => (ours.to_vec(), 1),
     };
@@ -70,13 +75,15 @@ pub(crate) fn decide(aim: Aim, ours: &[f64], floor: &[f64]) -> Verdict {
     let met = |value: f64| match aim {
         Aim::RatioAtMost(aim) => value <= aim,
         Aim::RatioAtLeast(aim) => value >= aim,
+        Aim::Within(aim) => (value - 1.0).abs() <= aim,
         Aim::LessThan(aim) | Aim::SizeLessThan(aim) => value < aim,
         Aim::None => true,
     };
     let (low, high) = spread(&runs);
+    let is_around = matches!(aim, Aim::Within(_)) && (low..=high).contains(&1.0);
     match (met(low), met(high)) {
         (true, true) => Verdict::Met,
-        (false, false) => Verdict::Missed,
+        (false, false) if !is_around => Verdict::Missed,
         _ => Verdict::Spread(low, high),
     }
 }
@@ -146,6 +153,7 @@ impl Display for Figure {
         let aim = match self.aim {
             Aim::RatioAtMost(aim) => format!("≤ {aim}×"),
             Aim::RatioAtLeast(aim) => format!("≥ {aim}×"),
+            Aim::Within(aim) => format!("1 ± {aim}×"),
             Aim::LessThan(aim) | Aim::SizeLessThan(aim) => format!("< {}", with_unit(aim)),
             Aim::None => String::new(),
         };
@@ -216,7 +224,7 @@ mod tests {
         use Verdict::{FewRuns, Met, Missed, NoAim, Spread};
         let (floor, one_outlier) = ([10.0; 11], [[1.0; 10].as_slice(), &[90.0]].concat());
         type Case<'a> = (&'a str, Aim, &'a [f64], &'a [f64], Verdict);
-        let cases: [Case; 17] = [
+        let cases: [Case; 23] = [
             ("no aim", Aim::None, &[1.0], &[], NoAim),
             ("no run", Aim::LessThan(5.0), &[], &[], FewRuns(0)),
             ("one run", Aim::LessThan(5.0), &[1.0], &[], FewRuns(1)),
@@ -244,6 +252,42 @@ mod tests {
             ("more", Aim::RatioAtMost(1.5), &[16.0; 3], &floor, Missed),
             ("at least", Aim::RatioAtLeast(0.8), &[8.0; 3], &floor, Met),
             ("less", Aim::RatioAtLeast(0.8), &[7.0; 3], &floor, Missed),
+            ("within", Aim::Within(0.1), &[9.2, 10.0, 10.8], &floor, Met),
+            (
+                "below it",
+                Aim::Within(0.1),
+                &[8.0, 8.9, 8.5],
+                &floor,
+                Missed,
+            ),
+            (
+                "above it",
+                Aim::Within(0.1),
+                &[11.2, 20.0, 12.0],
+                &floor,
+                Missed,
+            ),
+            (
+                "within and below",
+                Aim::Within(0.1),
+                &[5.0, 10.0, 10.0],
+                &floor,
+                Spread(0.5, 1.0),
+            ),
+            (
+                "within and above",
+                Aim::Within(0.1),
+                &[10.0, 10.0, 15.0],
+                &floor,
+                Spread(1.0, 1.5),
+            ),
+            (
+                "below and above",
+                Aim::Within(0.1),
+                &[5.0, 15.0, 15.0],
+                &floor,
+                Spread(0.5, 1.5),
+            ),
             // The machine was slower for both.
             (
                 "run by run",
