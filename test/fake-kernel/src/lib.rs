@@ -24,4 +24,4 @@
 
 mod model;
 
-pub use model::{Effect, FIRST_MINOR, Model, Stamps};
+pub use model::{Effect, FIRST_MINOR, Model, SharedBlocks, Stamps};
