@@ -65,6 +65,7 @@ mod reserved_nodes;
 mod restore_sizes;
 mod secrets;
 mod sent_back;
+mod shared_blocks;
 mod sizes;
 mod snapshot_limits;
 mod snapshots;
