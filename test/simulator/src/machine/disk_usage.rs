@@ -129,8 +129,31 @@ pub(crate) fn identity(file: &Metadata) -> FileId {
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use hostloop_driver::kernel::Filesystems;
+    use hostloop_fake_kernel::Model;
+
     use super::*;
     use crate::history::World;
+
+    /// In memory, as pools are.
+    #[test]
+    fn blocks_that_files_share_count_once() {
+        const BYTES: usize = 8192;
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("volume"), [1; BYTES]).expect("a file");
+        let volume = File::open(path("volume")).expect("a file");
+        let snapshot = File::create_new(path("snapshot")).expect("a file");
+        let kernel = Model::new();
+        kernel.set_reflinks(true);
+        kernel.clone_file(&volume, &snapshot).expect("a clone");
+        let used = |shared: &SharedBlocks| used_in(dir.path(), shared);
+        let once = BYTES as u64;
+        assert_eq!(used(&SharedBlocks::default()), 2 * once);
+        assert_eq!(used(&kernel.shared_blocks()), once);
+    }
 
     #[test]
     fn a_disk_may_be_full_or_nearly_full() {
