@@ -234,6 +234,14 @@ pub trait Filesystems {
         stop: &dyn Fn() -> bool,
     ) -> Result<()>;
 
+    /// Number of bytes of `target` in blocks that it shares with `base` at the same offsets, after
+    /// writing both back.
+    fn common_bytes(&self, base: &File, target: &File) -> Result<u64>;
+
+    /// Number of bytes in blocks that other files share, after writing the file back. A write to
+    /// the whole file would allocate this many bytes.
+    fn shared_bytes(&self, file: &File) -> Result<u64>;
+
     /// Allocates every block of a range of a file, and extends the file to its end if it is shorter.
     /// The content stays.
     fn allocate(&self, file: &File, range: Range<u64>) -> Result<()>;

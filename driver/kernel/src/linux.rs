@@ -376,6 +376,14 @@ impl Filesystems for Linux {
         extents::clone::clone_in_steps(from, to, pace, stop)
     }
 
+    fn common_bytes(&self, base: &File, target: &File) -> Result<u64> {
+        extents::common_bytes(base, target)
+    }
+
+    fn shared_bytes(&self, file: &File) -> Result<u64> {
+        extents::shared_bytes(file)
+    }
+
     fn allocate(&self, file: &File, range: Range<u64>) -> Result<()> {
         file::allocate(file, range)
     }

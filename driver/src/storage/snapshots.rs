@@ -15,7 +15,7 @@ use super::pools::snapshot_quota::Allowance;
 use super::reservation::Reservation;
 use super::{About, Error, GroupId, Pool, Pools, Provisioning, Result, SnapshotId};
 use super::{SnapshotRecord, VolumeHandle, VolumeId, VolumeRecord};
-use crate::kernel::{extents, file, wanted};
+use crate::kernel::{file, wanted};
 use crate::record::{Consistency, CutMark, Parameters, SCHEMA};
 
 mod cuts;
@@ -149,7 +149,7 @@ impl<'a> SnapshotShare<'a> {
         let common = self
             .base
             .as_ref()
-            .and_then(|base| extents::common_bytes(base, image).ok());
+            .and_then(|base| self.pool.kernel.common_bytes(base, image).ok());
         common.unwrap_or_default()
     }
 }
@@ -348,7 +348,7 @@ impl Pool {
 
     fn common_bytes(&self, base: SnapshotId, id: SnapshotId) -> Result<u64> {
         let [base, image] = [base, id].map(|id| self.open_base(id));
-        Ok(extents::common_bytes(&base?, &image?)?)
+        Ok(self.kernel.common_bytes(&base?, &image?)?)
     }
 
     /// Deletes a snapshot and frees its space.

@@ -11,7 +11,7 @@ use super::capacity::{self, SpaceRequest};
 use super::copy_image;
 use super::{Error, Pool, Pools, Provisioning, Result, VolumeRecord};
 use crate::kernel::file::Copied;
-use crate::kernel::{extents, file, foreground};
+use crate::kernel::{file, foreground};
 
 impl Pools {
     /// Allocates the lost space of a thick volume again: trimming its filesystem or discarding
@@ -48,7 +48,7 @@ impl Pool {
         let len = volume.capacity_bytes;
         // Blocks shared with a copy are allocated a second time.
         let shared = if self.reflinks {
-            extents::shared_bytes(image)?
+            self.kernel.shared_bytes(image)?
         } else {
             0
         };

@@ -6,12 +6,12 @@
 //! (`driver/tests/kernel/sys/conformance.rs`) runs the same script against both kernels.
 //!
 //! Backing files are real. mkfs writes a small mark at the start of the file, so a clone or a copy
-//! of an image includes its filesystem. Directories are real as well, but the model does not really
-//! mount on them: what a test writes below a mount point stays in the directory. In place of data,
-//! each filesystem and raw block device has a stamp, a number that its users write
-//! ([`Model::write_stamp`]). A sync, a freeze and an unmount bring it into the image. Loop minors
-//! begin at [`FIRST_MINOR`], where the machine has no devices. So code that opens a device by its
-//! path can't touch a real one.
+//! of an image includes its filesystem. [`SharedBlocks`] has what a clone shares. Directories are
+//! real as well, but the model does not really mount on them: what a test writes below a mount point
+//! stays in the directory. In place of data, each filesystem and raw block device has a stamp, a
+//! number that its users write ([`Model::write_stamp`]). A sync, a freeze and an unmount bring it
+//! into the image. Loop minors begin at [`FIRST_MINOR`], where the machine has no devices. So code
+//! that opens a device by its path can't touch a real one.
 //!
 //! [`Model::beside`] is the same kernel from another mount namespace, as a second node of kind sees it.
 //!
@@ -24,4 +24,4 @@
 
 mod model;
 
-pub use model::{Effect, FIRST_MINOR, Model, Stamps};
+pub use model::{Effect, FIRST_MINOR, Model, SharedBlocks, Stamps};

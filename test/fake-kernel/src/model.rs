@@ -15,10 +15,12 @@ mod filesystems;
 mod loop_devices;
 mod mounting;
 mod mounts;
+mod shared_blocks;
 mod stamps;
 mod state;
 
 use content::Content;
+pub use shared_blocks::SharedBlocks;
 pub use stamps::Stamps;
 use state::{Device, Slot, State, Super};
 
@@ -61,6 +63,8 @@ struct Script {
     disk: Option<Disk>,
     /// `None` if the machine's own filesystem decides.
     reflinks: Option<bool>,
+    /// The bytes that mkfs writes beside its mark.
+    tables: u64,
 }
 
 struct Fault {
@@ -132,10 +136,21 @@ impl Model {
         self.script.lock().disk = Some(Arc::new(disk));
     }
 
-    /// Lets files be cloned, or not, whatever the machine's own filesystem can do. Such a clone
-    /// shares no blocks.
+    /// Lets files be cloned, or not, whatever the machine's own filesystem can do. Below, such a
+    /// clone shares no blocks: [`Model::shared_blocks`] says which ones it would share.
     pub fn set_reflinks(&self, possible: bool) {
         self.script.lock().reflinks = Some(possible);
+    }
+
+    /// What files share after clones.
+    pub fn shared_blocks(&self) -> SharedBlocks {
+        self.state.lock().shared.clone()
+    }
+
+    /// Lets each mkfs write so many bytes of data from the second block on, as a real one writes
+    /// the tables of its filesystem. No later write changes them.
+    pub fn set_tables(&self, bytes: u64) {
+        self.script.lock().tables = bytes;
     }
 
     fn fault(&self, op: &'static str, nth: usize, errno: i32, afterwards: bool) {

@@ -109,7 +109,8 @@ impl History {
     pub(crate) fn of(seed: u64, world: World, steps: u64) -> History {
         let mut expected = Expected::default();
         let mut groups = GroupsAndAdoptions::default();
-        let mut rows = Rows::by_chance();
+        let options = ClusterOption::of(seed);
+        let mut rows = Rows::by_chance(&options);
         let mut absences = Absences::default();
         let steps = (0..steps).map(|number| {
             let trouble = Trouble::at(seed, world, number);
@@ -149,7 +150,7 @@ impl History {
             world,
             tight: world != World::Calm && Dice::of(seed, "tight", 0).percent(25),
             attach: Dice::of(seed, "attach", 0).below(3) == 0,
-            options: ClusterOption::of(seed),
+            options,
             long_names: world != World::Calm && Dice::of(seed, "long names", 0).percent(50),
             prompt: false,
             last: Trouble::last(seed, world),

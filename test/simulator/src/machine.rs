@@ -58,6 +58,9 @@ pub(crate) use names::{node_name, node_of};
 
 /// What the pool promises at most, in bytes.
 pub(crate) const CAPACITY: u64 = 2 << 30;
+/// What mkfs writes to an image beside its mark, where blocks can be shared, in bytes. Pods write to
+/// the first block alone, so this is what a volume and its snapshots keep in common.
+const TABLES: u64 = 1 << 20;
 /// The virtual time in which all that a dead process had must be gone.
 const GONE_WITHIN: u32 = 100;
 
@@ -76,6 +79,8 @@ struct Site {
     attach: bool,
     /// The driver accepts some mutable parameters alone.
     is_selective: bool,
+    /// Files of the pool can share blocks.
+    shares_blocks: bool,
     kernel: Arc<Model>,
     pace: Arc<Mutex<Pace>>,
 }
@@ -136,8 +141,14 @@ impl Machine {
         }
         let kernel = Arc::new(Model::new());
         stamps::begin(seed, names.node, kernel.clone());
+        let shares_blocks = history.options.contains(&ClusterOption::Reflinks);
+        if shares_blocks {
+            kernel.set_reflinks(true);
+            kernel.set_tables(TABLES);
+        }
         let others = disk_usage::others(history, number);
-        let disk = DiskUsage::of(names.node, dir.join("pool"), others);
+        let shared = kernel.shared_blocks();
+        let disk = DiskUsage::of(names.node, dir.join("pool"), others, shared);
         kernel.set_disk(move |_, _| disk.usage());
         // Half of the pools promise more than their disk has, so that a volume may be too large to
         // be made thick.
@@ -152,6 +163,7 @@ impl Machine {
             others,
             attach: history.attach,
             is_selective: history.options.contains(&ClusterOption::AcceptedParameters),
+            shares_blocks,
             kernel,
             pace: Arc::default(),
         };
@@ -213,6 +225,11 @@ impl Machine {
             [] => &MUTABLE,
             accepted => accepted,
         }
+    }
+
+    /// True if files of the pool can share blocks.
+    pub(crate) fn shares_blocks(&self) -> bool {
+        self.site.shares_blocks
     }
 
     /// How many times its room the pool promises.

@@ -15,6 +15,9 @@ const FULL: &str = "ResourceExhausted";
 /// What a process says of a call that it can't make.
 const NO_DRIVER: &str = "this process has no CSI driver";
 
+/// What the driver says of a volume that it can't freeze.
+const IN_RAW_USE: &str = " is in use as a raw block device";
+
 /// Words before the numbers in the refusal of a snapshot that is too much for its namespace.
 const OF_SNAPSHOT_LIMIT: [&str; 3] = [" promise ", " on this node, and ", " its limit of "];
 
@@ -44,6 +47,17 @@ pub(crate) fn lacks_room(message: &str) -> bool {
 /// True if the driver has answered that a disk lacks space.
 pub(crate) fn is_full(message: &str) -> bool {
     message.contains(FULL)
+}
+
+/// True if a snapshot, group or copy is refused for the use of a volume as a raw block device.
+pub(crate) fn is_about_raw_use(message: &str) -> bool {
+    message.contains(IN_RAW_USE)
+}
+
+/// The handle of a volume that is in use so, or another word if the message names none.
+pub(crate) fn in_raw_use(message: &str) -> Option<&str> {
+    let (before, _) = message.split_once(IN_RAW_USE)?;
+    before.rsplit(' ').next()
 }
 
 /// The numbers in the refusal of a snapshot that is too much for its namespace, in bytes: what all its

@@ -58,6 +58,7 @@ mod pools;
 mod promises;
 mod published;
 mod raw_members;
+mod raw_snapshots;
 mod records;
 mod refusals;
 mod remedies;
@@ -65,6 +66,7 @@ mod reserved_nodes;
 mod restore_sizes;
 mod secrets;
 mod sent_back;
+mod shared_blocks;
 mod sizes;
 mod snapshot_limits;
 mod snapshots;
@@ -96,6 +98,7 @@ pub(crate) use ownership::watch as watch_writes;
 use promises::Promises;
 pub(crate) use published::watch as watch_capacities;
 use raw_members::RawMembers;
+use raw_snapshots::RawSnapshots;
 use refusals::Refusals;
 use restore_sizes::RestoreSizes;
 pub(crate) use secrets::guard as guard_secrets;
@@ -114,6 +117,7 @@ pub(crate) struct Oracle {
     adopted: Adopted,
     groups: Kept,
     raw_members: RawMembers,
+    raw_snapshots: RawSnapshots,
     lost: Lost,
     hindered: Hindered,
     departures: Departures,
@@ -191,6 +195,7 @@ impl Oracle {
         let of_groups = cluster.api.shared("volumegroupsnapshotcontents");
         groups::check(&mut self.groups, &of_groups, &pool, &self.lost.data);
         self.raw_members.check(cluster, &objects, &of_groups);
+        self.raw_snapshots.note(cluster);
         self.lives.check(&Present {
             cluster,
             data: &pool,
@@ -216,6 +221,8 @@ impl Oracle {
         own_faults::are_missing(cluster, &objects);
         callers::have_drivers(cluster);
         snapshot_limits::are_exceeded(cluster);
+        self.raw_members.are_devices(cluster, &objects);
+        self.raw_snapshots.check(cluster, &objects);
         down_nodes::are_down(cluster);
         claim_health::is_present(cluster, &objects);
         names_taken::are_of_others(cluster);

@@ -63,6 +63,7 @@ impl Filesystems for Model {
                 |why: &str| Error::tool(format!("mkfs.{}", spec.fs), spec.device, Some(1), why);
             check_mkfs_options(spec.fs, spec.options).map_err(|why| failed(&why))?;
             let late = self.enter("mkfs", spec.device, true)?;
+            let tables = self.script.lock().tables;
             self.settled(|s| {
                 let size = s.size(spec.device)?;
                 let is_blank = matches!(s.content(spec.device)?, Content::Blank | Content::Unknown);
@@ -90,7 +91,11 @@ impl Filesystems for Model {
                     Some(_) => Content::Broken { fs, uuid },
                     None => Content::filesystem(fs, uuid, size),
                 };
-                s.overwrite(spec.device, &content)
+                s.overwrite(spec.device, &content)?;
+                if late.is_none() {
+                    s.write_tables(spec.device, tables)?;
+                }
+                Ok(())
             })?;
             late.map_or(Ok(()), Err)
         })
@@ -332,7 +337,10 @@ impl Filesystems for Model {
         let reflinks = self.script.lock().reflinks;
         match reflinks {
             None => file::clone(from, to),
-            Some(true) => file::copy_sparse(from, to, Pace::Fast, &|| false).map(drop),
+            Some(true) => {
+                file::copy_sparse(from, to, Pace::Fast, &|| false)?;
+                self.shared_blocks().share(from, to)
+            }
             Some(false) => Err(Error::errno("FICLONE", name_of(to), libc::EOPNOTSUPP)),
         }
     }
@@ -348,6 +356,22 @@ impl Filesystems for Model {
         match reflinks {
             None => extents::clone::clone_in_steps(from, to, pace, stop),
             Some(_) => self.clone_file(from, to),
+        }
+    }
+
+    fn common_bytes(&self, base: &File, target: &File) -> Result<u64> {
+        let reflinks = self.script.lock().reflinks;
+        match reflinks {
+            None => extents::common_bytes(base, target),
+            Some(_) => self.shared_blocks().common_bytes(base, target),
+        }
+    }
+
+    fn shared_bytes(&self, file: &File) -> Result<u64> {
+        let reflinks = self.script.lock().reflinks;
+        match reflinks {
+            None => extents::shared_bytes(file),
+            Some(_) => self.shared_blocks().shared_bytes(file),
         }
     }
 

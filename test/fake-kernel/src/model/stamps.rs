@@ -82,7 +82,7 @@ impl Model {
     /// filesystem would let its writer wait: the write fails with EAGAIN.
     pub fn write_stamp(&self, path: &Path, stamp: u64) -> Result<()> {
         self.settled(|s| match s.target(path)? {
-            Target::Node(node) => content::write_stamp(&s.bytes_to_write(&node)?, stamp),
+            Target::Node(node) => s.set_stamp(&node, stamp),
             Target::Filesystem { device, read_only } => {
                 let sb = s.supers.get_mut(&device);
                 let sb = sb.ok_or_else(|| refused(path, libc::EIO))?;
@@ -152,7 +152,7 @@ impl State {
             return Ok(());
         };
         if let Some(stamp) = sb.dirty {
-            content::write_stamp(&self.bytes_to_write(&sb.source)?, stamp)?;
+            self.set_stamp(&sb.source, stamp)?;
         }
         if let Some(sb) = self.supers.get_mut(&device) {
             sb.dirty = None;

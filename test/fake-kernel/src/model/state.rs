@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs::File;
 use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use hostloop_kernel::file::name_of;
@@ -16,6 +17,7 @@ use rustix::fs::{FlockOperation, MemfdFlags, OFlags};
 
 use super::FIRST_MINOR;
 use super::content::{self, Content};
+use super::shared_blocks::SharedBlocks;
 
 /// A block device: a loop device, or a regular file in place of a disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -88,6 +90,8 @@ pub(super) struct State {
     pub(super) unasked: bool,
     /// The loop devices that every new mount of a btrfs is on, if not the one that it names.
     pub(super) scanned: Option<Vec<u32>>,
+    /// What files share. That is on the disk, and outlives a reboot.
+    pub(super) shared: SharedBlocks,
     next_mount: u64,
     next_diskseq: u64,
 }
@@ -126,6 +130,7 @@ impl Default for State {
             buffered: Vec::new(),
             unasked: false,
             scanned: None,
+            shared: SharedBlocks::default(),
             next_mount: 3,
             next_diskseq: 1,
         }
@@ -133,10 +138,12 @@ impl Default for State {
 }
 
 impl State {
-    /// Forgets all but how many namespaces there were: those of before keep their numbers.
+    /// Forgets all but what is on the disk, and how many namespaces there were: those of before
+    /// keep their numbers.
     pub(super) fn reboot(&mut self) {
         *self = State {
             namespaces: self.namespaces,
+            shared: self.shared.clone(),
             ..State::default()
         };
     }
@@ -361,12 +368,34 @@ impl State {
     /// Changes what a device is. Its users' stamp stays.
     pub(super) fn set_content(&self, device: &Path, content: &Content) -> Result<()> {
         let file = self.bytes_to_write(device)?;
-        content::write(&file, content, content::read_stamp(&file)?)
+        content::write(&file, content, content::read_stamp(&file)?)?;
+        self.shared.first_is_written(&file);
+        Ok(())
+    }
+
+    /// Gives a device a stamp.
+    pub(super) fn set_stamp(&self, device: &Path, stamp: u64) -> Result<()> {
+        let file = self.bytes_to_write(device)?;
+        content::write_stamp(&file, stamp)?;
+        self.shared.first_is_written(&file);
+        Ok(())
     }
 
     /// Gives a device another content, in which its users have written nothing.
     pub(super) fn overwrite(&self, device: &Path, content: &Content) -> Result<()> {
-        content::write(&self.bytes_to_write(device)?, content, 0)
+        let file = self.bytes_to_write(device)?;
+        content::write(&file, content, 0)?;
+        self.shared.all_are_written(&file);
+        Ok(())
+    }
+
+    /// Writes so many bytes of tables to a device, as far as it has room for them.
+    pub(super) fn write_tables(&self, device: &Path, bytes: u64) -> Result<()> {
+        let begin = u64::from(BLOCK_SIZE);
+        let room = self.size(device)?.saturating_sub(begin);
+        let tables = vec![0xa5; usize::try_from(bytes.min(room)).unwrap_or_default()];
+        let written = self.bytes_to_write(device)?.write_all_at(&tables, begin);
+        written.map_err(|e| Error::io("write", device, e))
     }
 
     /// The file that contains a device's bytes. Fails if the device accepts no writes.

@@ -1,4 +1,4 @@
-//! What an administrator may switch on in a cluster. It is off by default.
+//! What an administrator may choose for a cluster. It is off by default.
 
 use serde::{Deserialize, Serialize};
 
@@ -15,13 +15,16 @@ pub(crate) enum ClusterOption {
     VolumeHealth,
     /// The drivers accept some mutable parameters alone: `--accepted-mutable-parameter-names`.
     AcceptedParameters,
+    /// Files of the pools can share blocks, as on XFS and btrfs.
+    Reflinks,
 }
 
 impl ClusterOption {
-    pub(crate) const ALL: [ClusterOption; 3] = [
+    pub(crate) const ALL: [ClusterOption; 4] = [
         ClusterOption::NodeWatcher,
         ClusterOption::VolumeHealth,
         ClusterOption::AcceptedParameters,
+        ClusterOption::Reflinks,
     ];
 
     /// The options of a seed.
@@ -37,6 +40,7 @@ impl ClusterOption {
         match self {
             ClusterOption::NodeWatcher | ClusterOption::VolumeHealth => 50,
             ClusterOption::AcceptedParameters => 33,
+            ClusterOption::Reflinks => 40,
         }
     }
 
@@ -46,6 +50,7 @@ impl ClusterOption {
             ClusterOption::NodeWatcher => "events on claims report nodes that are down",
             ClusterOption::VolumeHealth => "the status of claims has the health of volumes",
             ClusterOption::AcceptedParameters => "drivers accept some mutable parameters alone",
+            ClusterOption::Reflinks => "files of the pools can share blocks",
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 
 use crate::dice::Dice;
 use crate::history::expected::Expected;
-use crate::history::{Action, Step};
+use crate::history::{Action, ClusterOption, Step};
 
 mod absences;
 mod classes_and_secrets;
@@ -15,6 +15,7 @@ mod drivers;
 mod groups_and_adoptions;
 mod reserved;
 mod room;
+mod shared_blocks;
 mod unusual_copies;
 
 pub(super) use absences::Absences;
@@ -60,14 +61,20 @@ impl Rows {
         }
     }
 
-    /// All kinds that begin by chance alone. The first ones come before the others.
-    pub(super) fn by_chance() -> [Rows; 4] {
-        [
+    /// All kinds that begin by chance alone in a cluster with these options. The first ones come before
+    /// the others.
+    pub(super) fn by_chance(options: &[ClusterOption]) -> Vec<Rows> {
+        let mut all = vec![
             Rows::new("rare", Expected::begin_row_of_classes_and_secrets),
             Rows::new("crowds", Expected::begin_crowd),
             Rows::new("drivers", Expected::begin_row_of_drivers),
             Rows::new("unusual copies", Expected::begin_row_of_unusual_copies),
-        ]
+        ];
+        if options.contains(&ClusterOption::Reflinks) {
+            let begin = Expected::begin_row_of_shared_blocks;
+            all.push(Rows::new("shared blocks", begin));
+        }
+        all
     }
 
     /// The step with this number, if it is one of a row. `expected` follows it.

@@ -1,9 +1,12 @@
 //! How much of the disk under a pool is in use.
 
+use std::collections::BTreeSet;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use hostloop_driver::kernel::FsUsage;
+use hostloop_driver::kernel::{FileId, FsUsage};
+use hostloop_fake_kernel::SharedBlocks;
 use parking_lot::Mutex;
 
 use crate::dice::Dice;
@@ -22,6 +25,8 @@ pub(super) struct DiskUsage {
     pool: PathBuf,
     /// What is on it beside the pool, in bytes.
     others: u64,
+    /// What its files share.
+    shared: SharedBlocks,
     /// What was measured last, and the number of changes then. Reading all folders takes long, and
     /// the capacity of each class is asked for after each change.
     measured: Mutex<Option<(u64, u64)>>,
@@ -29,11 +34,17 @@ pub(super) struct DiskUsage {
 
 impl DiskUsage {
     /// The disk of a node.
-    pub(super) fn of(node: &'static str, pool: PathBuf, others: u64) -> DiskUsage {
+    pub(super) fn of(
+        node: &'static str,
+        pool: PathBuf,
+        others: u64,
+        shared: SharedBlocks,
+    ) -> DiskUsage {
         DiskUsage {
             node,
             pool,
             others,
+            shared,
             measured: Mutex::new(None),
         }
     }
@@ -43,7 +54,7 @@ impl DiskUsage {
         let free = if effects::is_disk_full(self.node) {
             0
         } else {
-            SIZE.saturating_sub(self.others + self.allocated())
+            SIZE.saturating_sub(self.others + self.used())
         };
         FsUsage {
             total_bytes: SIZE,
@@ -56,17 +67,17 @@ impl DiskUsage {
         }
     }
 
-    fn allocated(&self) -> u64 {
+    fn used(&self) -> u64 {
         let changes = effects::unchanged();
         let mut measured = self.measured.lock();
-        if let Some((then, allocated)) = *measured
+        if let Some((then, used)) = *measured
             && changes == Some(then)
         {
-            return allocated;
+            return used;
         }
-        let allocated = allocated_in(&self.pool);
-        *measured = changes.map(|now| (now, allocated));
-        allocated
+        let used = used_in(&self.pool, &self.shared);
+        *measured = changes.map(|now| (now, used));
+        used
     }
 }
 
@@ -80,28 +91,76 @@ pub(super) fn others(history: &History, number: usize) -> u64 {
     }
 }
 
-/// The space of all files in a folder, in bytes. The model's clones share no blocks.
-pub(crate) fn allocated_in(folder: &Path) -> u64 {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let allocated = entries.map(|entry| match entry.metadata() {
-        Ok(found) if found.is_dir() => allocated_in(&entry.path()),
-        Ok(found) => found.blocks() * 512,
-        // It has just been removed.
-        Err(_) => 0,
-    });
-    allocated.sum()
+/// The space of all files in a folder, in bytes. Blocks that several of them share count once.
+pub(crate) fn used_in(folder: &Path, shared: &SharedBlocks) -> u64 {
+    let mut sharers = (!shared.is_empty()).then(BTreeSet::new);
+    let allocated = allocated_in(folder, &mut sharers);
+    let saved = sharers.map_or(0, |files| shared.saved_bytes(&files));
+    allocated.saturating_sub(saved)
+}
+
+/// The space that all files in a folder have, in bytes. Adds the files to these, if any are wanted.
+fn allocated_in(folder: &Path, files: &mut Option<BTreeSet<FileId>>) -> u64 {
+    let mut allocated = 0;
+    for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+        // Otherwise, it has just been removed.
+        let Ok(found) = entry.metadata() else {
+            continue;
+        };
+        if found.is_dir() {
+            allocated += allocated_in(&entry.path(), files);
+            continue;
+        }
+        allocated += found.blocks() * 512;
+        if let Some(files) = files.as_mut() {
+            files.insert(identity(&found));
+        }
+    }
+    allocated
+}
+
+/// The identity of a file.
+pub(crate) fn identity(file: &Metadata) -> FileId {
+    FileId {
+        dev: file.dev(),
+        ino: file.ino(),
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::File;
+
+    use hostloop_driver::kernel::Filesystems;
+    use hostloop_fake_kernel::Model;
+
     use super::*;
     use crate::history::World;
+
+    /// In memory, as pools are.
+    #[test]
+    fn blocks_that_files_share_count_once() {
+        const BYTES: usize = 8192;
+        let dir = tempfile::tempdir_in("/dev/shm").expect("a directory");
+        let path = |name: &str| dir.path().join(name);
+        std::fs::write(path("volume"), [1; BYTES]).expect("a file");
+        let volume = File::open(path("volume")).expect("a file");
+        let snapshot = File::create_new(path("snapshot")).expect("a file");
+        let kernel = Model::new();
+        kernel.set_reflinks(true);
+        kernel.clone_file(&volume, &snapshot).expect("a clone");
+        let used = |shared: &SharedBlocks| used_in(dir.path(), shared);
+        let once = BYTES as u64;
+        assert_eq!(used(&SharedBlocks::default()), 2 * once);
+        assert_eq!(used(&kernel.shared_blocks()), once);
+    }
 
     #[test]
     fn a_disk_may_be_full_or_nearly_full() {
         let dir = tempfile::tempdir().expect("a directory");
         let free = |node: &'static str, others: u64| {
-            let disk = DiskUsage::of(node, dir.path().to_owned(), others);
+            let shared = SharedBlocks::default();
+            let disk = DiskUsage::of(node, dir.path().to_owned(), others, shared);
             disk.usage().available_bytes
         };
         assert_eq!((free("d", 0), free("d", SIZE - 5)), (SIZE, 5));

@@ -161,6 +161,24 @@ mod tests {
     }
 
     #[test]
+    fn a_clone_takes_as_long_as_other_work() {
+        let inline = Inline {
+            seed: 0,
+            node: "n",
+            copies: Copies::Long,
+            prompt: false,
+            pace: Arc::default(),
+            dead: CancellationToken::new(),
+            refused: Arc::default(),
+        };
+        for number in 0..100 {
+            let mut dice = Dice::of(inline.seed, "clones", number);
+            let time = inline.time("snapshots and clones", &mut dice);
+            assert!(time <= Duration::from_secs(15), "{time:?}");
+        }
+    }
+
+    #[test]
     fn only_an_allocation_on_a_thread_for_changes_holds_up_pods() {
         for (kind, after, expected) in [
             (CHANGES, 8, true),

@@ -6,15 +6,18 @@ use std::path::Path;
 use std::time::Duration;
 
 use hostloop_driver::storage::{Provisioning, SnapshotRecord};
-use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
+use hostloop_report::pool_files::{SNAPSHOTS, VOLUMES};
 use serde_json::Value;
 
 use crate::cluster::Cluster;
-use crate::machine::disk_usage::{SIZE, allocated_in};
+use crate::machine::disk_usage::{SIZE, used_in};
 use crate::machine::{CAPACITY, Contents, Machine};
 use crate::model::view::{name, text};
 use crate::oracle::capacity::provisioning;
 use crate::oracle::objects::node_of_capacity;
+use crate::oracle::shared_blocks::{
+    ChangedBlocks, bytes_of_families, bytes_of_snapshots, promised_to, saved_by_images, space_of,
+};
 use crate::users::bytes;
 use crate::{effects, shim, trace};
 
@@ -34,6 +37,8 @@ pub(super) struct Promises {
     spaces: BTreeMap<&'static str, Space>,
     /// Since when capacities are too high, by their names.
     too_high: BTreeMap<String, Duration>,
+    /// What snapshots have changed.
+    changed: ChangedBlocks,
 }
 
 /// The space of a pool, in bytes.
@@ -41,12 +46,14 @@ pub(super) struct Promises {
 pub(super) struct Space {
     /// Promised to volumes, and to snapshots at least.
     promised: u64,
-    /// Promised to volumes, and to snapshots that share no blocks.
-    promised_to_all: u64,
+    /// Promised to volumes, and to snapshots at most.
+    promised_at_most: u64,
     /// All that its files have on the disk.
     used: u64,
     /// The part of it in images.
     images: u64,
+    /// The part of that which backs promises beyond doubt.
+    backing: u64,
     /// What is on the disk beside its files.
     others: u64,
     /// What the records of thick volumes promise and their images lack.
@@ -55,17 +62,31 @@ pub(super) struct Space {
 }
 
 impl Space {
-    fn of(machine: &Machine) -> Space {
+    fn of(machine: &Machine, contents: &Contents, changed: &ChangedBlocks) -> Space {
         let pool = machine.pool();
-        let contents = machine.contents();
-        Space {
-            promised: promised(&contents),
-            promised_to_all: promised_to_all(&contents),
-            used: allocated_in(&pool),
-            images: images_in(&pool.join(VOLUMES)) + images_in(&pool.join(SNAPSHOTS)),
+        let images = images_in(&pool.join(VOLUMES)) + images_in(&pool.join(SNAPSHOTS));
+        let volumes = promised_to_volumes(contents);
+        let space = Space {
+            promised: volumes + promised_to_snapshots(snapshots_of(contents)),
+            promised_at_most: volumes + snapshots_of(contents).map(promised_to).sum::<u64>(),
+            used: used_in(&pool, &machine.kernel().shared_blocks()),
+            images,
+            backing: images,
             others: machine.others(),
-            lacking: lacking(&pool, &contents),
+            lacking: lacking(&pool, contents),
             overcommit: machine.overcommit(),
+        };
+        if !machine.shares_blocks() {
+            return space;
+        }
+        let snapshots: Vec<&SnapshotRecord> = snapshots_of(contents).collect();
+        let on_disk = volumes + bytes_of_snapshots(machine, &snapshots);
+        Space {
+            promised: space.promised.max(on_disk),
+            promised_at_most: volumes + changed.most_of_snapshots(&snapshots),
+            images: images.saturating_sub(saved_by_images(machine)),
+            backing: bytes_of_families(&pool, contents),
+            ..space
         }
     }
 
@@ -80,14 +101,13 @@ impl Space {
         )
     }
 
-    /// The least that is left for new volumes, if images share no blocks. Space that was never promised
-    /// backs no promise.
+    /// The least that is left for new volumes. Space that was never promised backs no promise.
     pub(super) fn least_left(self, provisioning: Provisioning) -> u64 {
         let free = SIZE.saturating_sub(self.used + self.others);
-        let images = self.images.min(self.promised_to_all);
+        let images = self.backing.min(self.promised_at_most);
         left(
             (free, images),
-            self.promised_to_all,
+            self.promised_at_most,
             self.overcommit,
             provisioning,
         )
@@ -127,19 +147,14 @@ fn left(
     }
 }
 
-/// What records promise without shared blocks, in bytes.
-fn promised_to_all(contents: &Contents) -> u64 {
-    let snapshots = contents.snapshots.iter();
-    let snapshots = snapshots.map(|snapshot| promised_to(snapshot));
-    let volumes = contents.volumes.iter().map(|volume| volume.capacity_bytes);
-    volumes.chain(snapshots).sum()
+/// What the records of volumes promise, in bytes.
+fn promised_to_volumes(contents: &Contents) -> u64 {
+    let volumes = contents.volumes.iter();
+    volumes.map(|volume| volume.capacity_bytes).sum()
 }
 
-/// What records promise at least, in bytes.
-fn promised(contents: &Contents) -> u64 {
-    let volumes = contents.volumes.iter().map(|volume| volume.capacity_bytes);
-    let snapshots = contents.snapshots.iter().map(|snapshot| &**snapshot);
-    volumes.sum::<u64>() + promised_to_snapshots(snapshots)
+fn snapshots_of(contents: &Contents) -> impl Iterator<Item = &SnapshotRecord> {
+    contents.snapshots.iter().map(|snapshot| &**snapshot)
 }
 
 /// What snapshots promise at least, in bytes. Those of a volume may share their blocks, so of those the
@@ -155,22 +170,10 @@ pub(super) fn promised_to_snapshots<'a>(
     largest.into_values().sum()
 }
 
-/// What a snapshot that shares no blocks promises, in bytes.
-fn promised_to(snapshot: &SnapshotRecord) -> u64 {
-    snapshot.allocated_bytes.min(snapshot.size_bytes)
-}
-
 /// The space of all images in a folder with a folder for each, in bytes.
 fn images_in(folder: &Path) -> u64 {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
     entries.map(|entry| space_of(&entry.path())).sum()
-}
-
-/// The space of the image in a folder, in bytes.
-fn space_of(folder: &Path) -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    let image = std::fs::metadata(folder.join(IMAGE));
-    image.map_or(0, |image| image.blocks() * 512)
 }
 
 /// What the images of thick volumes lack, in bytes.
@@ -214,8 +217,16 @@ impl Promises {
         self.too_high = too_high;
     }
 
+    /// The space of the pool of a node now.
+    pub(super) fn space_now(&self, machine: &Machine) -> Space {
+        Space::of(machine, &machine.contents(), &self.changed)
+    }
+
     fn measure(&mut self, machine: &Machine) {
-        let mut space = Space::of(machine);
+        if machine.shares_blocks() {
+            self.changed.note(machine, &machine.contents());
+        }
+        let mut space = self.space_now(machine);
         // Recovery makes the record as large as an image that was about to grow, and a power cut
         // may take blocks from that.
         if machine.has_lost_power() {
@@ -262,7 +273,7 @@ impl Space {
     pub(super) fn promising(bytes: u64) -> Space {
         Space {
             promised: bytes,
-            promised_to_all: bytes,
+            promised_at_most: bytes,
             overcommit: 1,
             ..Space::default()
         }
@@ -281,9 +292,10 @@ mod tests {
     fn space(promised: u64, used: u64, images: u64, overcommit: u64) -> Space {
         Space {
             promised: promised * MIB,
-            promised_to_all: promised * MIB,
+            promised_at_most: promised * MIB,
             used: used * MIB,
             images: images * MIB,
+            backing: images * MIB,
             overcommit,
             ..Space::default()
         }
@@ -309,7 +321,9 @@ mod tests {
     #[case::beside_others(
         Space { others: 60 * MIB, ..space(100, 0, 0, 1) }, SIZE - RESERVE - 160 * MIB)]
     #[case::with_several_snapshots(
-        Space { promised_to_all: 130 * MIB, ..space(100, 0, 0, 1) }, SIZE - RESERVE - 130 * MIB)]
+        Space { promised_at_most: 130 * MIB, ..space(100, 0, 0, 1) }, SIZE - RESERVE - 130 * MIB)]
+    #[case::with_shared_blocks(
+        Space { backing: 20 * MIB, ..space(100, 60, 60, 1) }, SIZE - RESERVE - 140 * MIB)]
     #[case::larger_than_promised(space(50, 60, 60, 1), SIZE - RESERVE - 60 * MIB)]
     fn what_is_left_at_least(#[case] space: Space, #[case] least: u64) {
         assert_eq!(space.least_left(Provisioning::Thin), least);

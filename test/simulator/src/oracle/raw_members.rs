@@ -1,5 +1,6 @@
 //! A group of several volumes has none of them as a pod was writing to it as a raw block device. Such a
-//! volume can't be frozen, so the group would not be of one instant.
+//! volume can't be frozen, so the group would not be of one instant. What is refused for such a use has
+//! such a volume.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -9,7 +10,9 @@ use serde_json::Value;
 use crate::cluster::Cluster;
 use crate::model::uses;
 use crate::model::view::{is_deleting, items, name, namespace, text, uid};
-use crate::trace;
+use crate::oracle::advice::{said_of_group, said_of_snapshot};
+use crate::oracle::objects::Objects;
+use crate::{messages, trace};
 
 /// The UID of a pod that runs, and the handle of a volume that it has as a raw block device.
 type RawUse = (String, String);
@@ -21,6 +24,8 @@ pub(super) struct RawMembers {
     in_use: BTreeSet<RawUse>,
     /// Those that have lasted since before a group began, by the UID of its content.
     lasting: BTreeMap<String, BTreeSet<RawUse>>,
+    /// The handles of all volumes that any volume object has had as block devices.
+    devices: BTreeSet<String>,
 }
 
 impl RawMembers {
@@ -32,6 +37,9 @@ impl RawMembers {
         volumes: &[Arc<Value>],
         contents: &[Arc<Value>],
     ) {
+        let devices = volumes.iter().filter(|volume| is_block_device(volume));
+        let devices = devices.map(|volume| text(volume, "/spec/csi/volumeHandle").to_owned());
+        self.devices.extend(devices);
         if !cluster.has_no_troubles() {
             return;
         }
@@ -39,6 +47,29 @@ impl RawMembers {
         for breach in self.follow(in_use, contents) {
             trace::violation(breach);
         }
+    }
+
+    /// Checks after a quiet time that no filesystem is called a raw block device.
+    pub(super) fn are_devices(&self, cluster: &Cluster, objects: &Objects) {
+        let groups = objects.groups.iter();
+        let of_groups = groups.flat_map(|group| said_of_group(objects, group));
+        let snapshots = objects.snapshots.iter();
+        let of_snapshots = snapshots.flat_map(|snapshot| said_of_snapshot(objects, snapshot));
+        let volumes = cluster.api.shared("persistentvolumes");
+        for message in of_groups.chain(of_snapshots) {
+            if self.is_of_filesystem(&message, &volumes) {
+                trace::violation(format!("no raw block device: {message}"));
+            }
+        }
+    }
+
+    /// True if a message calls a volume a raw block device that has never been one.
+    fn is_of_filesystem(&self, message: &str, volumes: &[Arc<Value>]) -> bool {
+        messages::in_raw_use(message).is_some_and(|handle| {
+            let mut all = volumes.iter();
+            let is_known = all.any(|volume| text(volume, "/spec/csi/volumeHandle") == handle);
+            is_known && !self.devices.contains(handle)
+        })
     }
 
     /// Follows the raw block devices in use, and says which groups were taken of one.
@@ -59,15 +90,17 @@ impl RawMembers {
     }
 }
 
+fn is_block_device(volume: &Value) -> bool {
+    text(volume, "/spec/volumeMode") == "Block"
+}
+
 /// The raw block devices of pods that run.
 fn raw_uses(pods: &[Arc<Value>], volumes: &[Arc<Value>]) -> BTreeSet<RawUse> {
     let running = pods
         .iter()
         .filter(|pod| text(pod, "/status/phase") == "Running" && !is_deleting(pod));
     let running: Vec<&Arc<Value>> = running.collect();
-    let raw = volumes
-        .iter()
-        .filter(|volume| text(volume, "/spec/volumeMode") == "Block");
+    let raw = volumes.iter().filter(|volume| is_block_device(volume));
     raw.flat_map(|volume| {
         let (claim, handle) = (
             &volume["spec"]["claimRef"],
@@ -138,6 +171,39 @@ mod tests {
         assert_eq!(found.len(), expected, "{found:?}");
         // Once is enough.
         assert_eq!(members.follow(ready, &taken).len(), 0);
+    }
+
+    #[test]
+    fn only_a_block_device_is_called_one() {
+        let members = RawMembers {
+            devices: BTreeSet::from(["raw".to_owned()]),
+            ..RawMembers::default()
+        };
+        let volumes = ["raw", "mounted"];
+        let volumes = volumes.map(|handle| json!({"spec": {"csi": {"volumeHandle": handle}}}));
+        let volumes = volumes.map(Arc::new);
+        for (message, expected) in [
+            (
+                "volume raw is in use as a raw block device, which can't be frozen",
+                false,
+            ),
+            (
+                "volume mounted is in use as a raw block device, which can't be frozen",
+                true,
+            ),
+            (
+                "volume gone is in use as a raw block device, which can't be frozen",
+                false,
+            ),
+            (
+                "the volume is in use as a raw block device, and its pool rules out a clone",
+                false,
+            ),
+            ("volume mounted is in use", false),
+        ] {
+            let found = members.is_of_filesystem(message, &volumes);
+            assert_eq!(found, expected, "{message}");
+        }
     }
 
     #[test]

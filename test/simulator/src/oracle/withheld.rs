@@ -11,7 +11,7 @@ use crate::cluster::Cluster;
 use crate::foreign::is_foreign;
 use crate::machine::Machine;
 use crate::model::view::{collection, name, text};
-use crate::oracle::capacity::provisioning;
+use crate::oracle::capacity::{available, provisioning};
 use crate::oracle::objects::node_of_capacity;
 use crate::oracle::promises::{LATE, LITTLE, Promises, Space};
 use crate::users::bytes;
@@ -21,6 +21,10 @@ use crate::{effects, filesystems, shim, trace};
 const FS: &str = "csi.storage.k8s.io/fstype";
 /// The parameters of the classes of which the oracle knows the room.
 const KNOWN: [&str; 2] = [FS, "provisioning"];
+
+/// What a driver may leave out of its own room, in bytes. That is less than the tables of a filesystem,
+/// which a snapshot must not promise again.
+const SMALL: u64 = 256 << 10;
 
 /// The capacities that are less than pools have left.
 #[derive(Default)]
@@ -43,8 +47,14 @@ impl Withheld {
         self.since = all;
     }
 
-    /// Checks that no node has published too little for long.
+    /// Checks that no node has published too little for long, and that drivers know what they have.
     pub(super) fn check(&self, cluster: &Cluster, promises: &Promises) {
+        if cluster.has_no_troubles() {
+            let machines = cluster.machines.iter();
+            for breach in machines.filter_map(|machine| is_unknown(machine, promises)) {
+                trace::violation(breach);
+            }
+        }
         for capacity in cluster.api.shared("csistoragecapacities") {
             let since = self.since.get(name(&capacity)).copied();
             let Some(since) = since.filter(|since| shim::now() >= *since + LATE) else {
@@ -77,12 +87,28 @@ fn is_withheld(cluster: &Cluster, promises: &Promises, capacity: &Value) -> bool
     })
 }
 
-/// True if a node makes no change, and all records of its pool are known. If clones shared blocks, images
-/// would have less than their files say.
+/// What is wrong with the room that a driver knows of, where snapshots share blocks. What they promise
+/// twice is missing there.
+fn is_unknown(machine: &Machine, promises: &Promises) -> Option<String> {
+    if !machine.shares_blocks() || !is_at_rest(machine) {
+        return None;
+    }
+    let space = promises.space_now(machine);
+    let least = space.least_left(Provisioning::Thin);
+    let known = available(machine, Provisioning::Thin)?;
+    (known + SMALL < least).then(|| {
+        format!(
+            "too much is promised to snapshots: the driver of {} has {known} bytes left, of at least \
+             {least}: the pool has {space:?}",
+            machine.name()
+        )
+    })
+}
+
+/// True if a node makes no change, and all records of its pool are known.
 fn is_at_rest(machine: &Machine) -> bool {
     let pool = machine.pools().map(|pools| pools.named(None));
-    let is_known = pool.is_some_and(|pool| pool.is_ok_and(|pool| !pool.reflinks()));
-    is_known
+    pool.is_some_and(|pool| pool.is_ok())
         && !machine.is_gone()
         && !machine.is_busy()
         && !effects::is_disk_full(machine.name())
