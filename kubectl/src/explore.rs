@@ -67,7 +67,8 @@ What it does:
 
 The file of --check has one Job. Its pod has a volume with `claimName: $(CLAIM)`, which becomes the \
 claim of the cut, and its containers have the variables CLAIM and CUT, the number of the cut. \
-deploy/examples/explore has some. The driver needs --enable-faults, and the pool reflinks.
+deploy/examples/explore has some. It needs a driver with --enable-faults, a pool with reflinks (XFS, \
+btrfs or an image) and a snapshot controller.
 
 Examples:
   kubectl hostloop explore data --cuts 200 --every 100ms --check check.yaml
@@ -87,7 +88,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE", required_unless_present = "clean_up")]
     check: Option<PathBuf>,
 
-    /// How many cuts are taken
+    /// How many cuts are taken, up to 1000
     #[arg(
         long,
         value_name = "NUMBER",

@@ -122,7 +122,7 @@ pub enum Command {
     Logs(logs::Args),
     /// Print what happened to one claim, snapshot, group or pod
     Events(timeline::Args),
-    /// Let the volumes of claims fail, end that, or show it
+    /// Let the volumes of claims or the pools of a node fail, end that, or show it
     Fault(fault::Args),
     /// Cut the power of claims, as a machine that crashes does for a whole application
     Powercut(powercut::Args),

@@ -35,12 +35,13 @@ What it does:
 What it is not:
   - One instant for all claims: each is cut within milliseconds of its own request. What spans \
     several volumes may be cut between them, as by a disk that fails before the machine does.
-  - A disk that lies: what it has completed since its last flush stays. docs/faults.md says more.
+  - A disk that lies: what it has completed since its last flush stays. On a fault disk with a write \
+    cache, kubectl hostloop fault set CLAIM powercut,loss=all loses it.
   - A fault of the node: only these volumes have it, and only if the driver has --enable-faults.
 
 Pods of a Deployment are replaced before they have ended. Their successors then keep the old mount, \
-and the volume needs a restage: scale to 0 first, and up again afterwards. Those of a StatefulSet \
-are not.
+and the volume needs a restage: scale to 0 first, and up again afterwards. A StatefulSet replaces a \
+pod once it is gone.
 
 Examples:
   The crash of a whole StatefulSet, which makes its pods again:

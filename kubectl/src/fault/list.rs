@@ -20,7 +20,8 @@ use crate::output::OutputArgs;
 #[derive(Clone, Debug, clap::Args)]
 #[command(
     after_help = "The state is what the last event says. The API server keeps events for an hour: \
-                  without one, the state is asked."
+                  without one, the state is asked. The fault of a class is not listed: kubectl \
+                  hostloop describe CLAIM shows it."
 )]
 pub struct Args {
     /// Show all namespaces

@@ -40,7 +40,8 @@ Fields of eio, enospc and slow, each behind a comma:
   share=NUMBER   of these, the part that fails or waits, such as 0.01
   file=PATH      of these, those of one file of an ext4 or XFS, by its path in the volume
   range=FROM-TO  with file: of these, those of some of its bytes, such as 4Ki-64Ki
-LOSS of what no flush has followed: all, some, torn-blocks or torn-sectors.";
+LOSS of what the write cache (faultDiskCache) has not flushed: all, some, torn-blocks or \
+torn-sectors.";
 
 /// Arguments of `fault set`.
 #[derive(Clone, Debug, clap::Args)]
