@@ -38,7 +38,8 @@ impl Pools {
 
 impl Pool {
     /// Allocates all of an image's space, and unshares shared blocks. A call in the foreground
-    /// steps back for that, which may take minutes. `thick` as in [`SpaceRequest`].
+    /// steps back for that, which may take minutes. `thick` as in [`SpaceRequest`]. After
+    /// [`Error::NoRoom`] and [`Error::Refused`] nothing has changed.
     pub(super) fn make_thick(
         self: &Arc<Self>,
         volume: &VolumeRecord,
@@ -52,6 +53,13 @@ impl Pool {
         } else {
             0
         };
+        if shared > 0 && !file::can_unshare(image) {
+            return Err(Error::Refused(format!(
+                "volume {} can't be thick: it shares blocks with its snapshots or clones, which the \
+                 pool's filesystem can't separate; delete these first, or keep it thin",
+                volume.id
+            )));
+        }
         let missing = len.saturating_sub(file::allocated_bytes(image)?);
         let take = missing.saturating_add(shared).min(len);
         let _room = self.reserve(SpaceRequest {

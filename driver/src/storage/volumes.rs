@@ -110,7 +110,7 @@ impl Pools {
 
     /// Changes the settings in the record and the image; a change to thick allocates and unshares
     /// the space. The caller changes the loop device and mounts in use. After [`Error::NoRoom`]
-    /// nothing has changed.
+    /// and [`Error::Refused`] nothing has changed.
     pub fn modify_volume(&self, id: &VolumeId, settings: Settings) -> Result<Arc<VolumeRecord>> {
         let record = self.volume(&VolumeHandle::Id(*id))?;
         let pool = self.with_id(id.pool())?;

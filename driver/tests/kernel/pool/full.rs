@@ -6,6 +6,7 @@ use std::os::unix::fs::FileExt;
 use std::path::Path;
 use std::sync::Arc;
 
+use hostloop_driver::kernel::file;
 use hostloop_driver::storage::{Error, Pools, Provisioning, VolumeId, VolumeRecord};
 
 use super::support::*;
@@ -172,6 +173,7 @@ fn a_volume_that_shares_its_blocks_becomes_thick_or_is_refused() {
         let image = world.pools().open_image(&thin, true).unwrap();
         image.write_all_at(&vec![7; 8 << 20], 0).unwrap();
         world.snapshot(&thin, "s");
+        let before = file::allocated_bytes(&image).unwrap();
         let thick = thicken(&world, &thin);
         let now = world.volume(thin.id);
         if separates {
@@ -183,6 +185,7 @@ fn a_volume_that_shares_its_blocks_becomes_thick_or_is_refused() {
             image.sync_all().unwrap();
         } else {
             refused!(thick, Error::Refused(_));
+            assert_eq!(file::allocated_bytes(&image).unwrap(), before);
             assert_eq!(now.settings.provisioning, Provisioning::Thin);
         }
     }
