@@ -76,6 +76,8 @@ struct Site {
     attach: bool,
     /// The driver accepts some mutable parameters alone.
     is_selective: bool,
+    /// How often its controllers look for room that others took or freed.
+    capacity_poll: &'static str,
     kernel: Arc<Model>,
     pace: Arc<Mutex<Pace>>,
 }
@@ -152,6 +154,7 @@ impl Machine {
             others,
             attach: history.attach,
             is_selective: history.options.contains(&ClusterOption::AcceptedParameters),
+            capacity_poll: capacity_poll(history),
             kernel,
             pace: Arc::default(),
         };
@@ -402,6 +405,16 @@ impl Machine {
     }
 }
 
+/// How often the controllers of nodes look for room that others took or freed. Seldom is half as long
+/// as they may publish too much.
+fn capacity_poll(history: &History) -> &'static str {
+    if history.options.contains(&ClusterOption::RareCapacityPolls) {
+        "150s"
+    } else {
+        "60s"
+    }
+}
+
 /// Why a driver does not have its only pool open.
 fn why_missing(pools: &Pools) -> Option<String> {
     pools.slots().into_iter().find_map(|slot| slot.state.err())
@@ -431,6 +444,7 @@ impl Site {
             &format!("--node-name={node}"),
             // The owner of capacity objects is the DaemonSet, which no model makes.
             "--capacity-ownerref-level=-1",
+            &format!("--capacity-poll-interval={}", self.capacity_poll),
         ]);
         match command {
             Command::Run(args) => *args,

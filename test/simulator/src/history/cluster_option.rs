@@ -15,13 +15,17 @@ pub(crate) enum ClusterOption {
     VolumeHealth,
     /// The drivers accept some mutable parameters alone: `--accepted-mutable-parameter-names`.
     AcceptedParameters,
+    /// Nodes look seldom for room that others took or freed: `--capacity-poll-interval`. Otherwise
+    /// these looks are most of the calls of a cluster at rest.
+    RareCapacityPolls,
 }
 
 impl ClusterOption {
-    pub(crate) const ALL: [ClusterOption; 3] = [
+    pub(crate) const ALL: [ClusterOption; 4] = [
         ClusterOption::NodeWatcher,
         ClusterOption::VolumeHealth,
         ClusterOption::AcceptedParameters,
+        ClusterOption::RareCapacityPolls,
     ];
 
     /// The options of a seed.
@@ -37,6 +41,7 @@ impl ClusterOption {
         match self {
             ClusterOption::NodeWatcher | ClusterOption::VolumeHealth => 50,
             ClusterOption::AcceptedParameters => 33,
+            ClusterOption::RareCapacityPolls => 75,
         }
     }
 
@@ -46,6 +51,9 @@ impl ClusterOption {
             ClusterOption::NodeWatcher => "events on claims report nodes that are down",
             ClusterOption::VolumeHealth => "the status of claims has the health of volumes",
             ClusterOption::AcceptedParameters => "drivers accept some mutable parameters alone",
+            ClusterOption::RareCapacityPolls => {
+                "nodes look seldom for room that others took or freed"
+            }
         }
     }
 }
