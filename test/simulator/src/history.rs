@@ -82,6 +82,9 @@ pub(crate) struct History {
     /// The driver answers each call before its caller gives up, as on a machine at rest.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) prompt: bool,
+    /// Copies that begin after the last step take as long as other work.
+    #[serde(default, rename = "fastEnd", skip_serializing_if = "is_false")]
+    pub(crate) fast_end: bool,
     /// What the world does while everything is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Trouble>,
@@ -152,6 +155,7 @@ impl History {
             options: ClusterOption::of(seed),
             long_names: world != World::Calm && Dice::of(seed, "long names", 0).percent(50),
             prompt: false,
+            fast_end: world != World::Calm && Dice::of(seed, "fast end", 0).percent(75),
             last: Trouble::last(seed, world),
             about: String::new(),
             steps: steps.collect(),
@@ -164,6 +168,7 @@ impl History {
             (self.attach, "volumes are attached before they are mounted"),
             (self.tight, "the disks of some nodes are nearly full"),
             (self.long_names, "nodes have long names"),
+            (self.fast_end, "copies are fast after the last step"),
         ];
         let true_ones = all.into_iter().filter(|(is_so, _)| *is_so);
         let options = self.options.iter().map(|option| option.about());
@@ -256,10 +261,12 @@ mod tests {
             assert!((10..30).contains(&attached), "{attached}");
             assert_eq!(!all.iter().any(|one| one.tight), is_calm);
             assert_eq!(!all.iter().any(|one| one.last.is_some()), is_calm);
+            assert_eq!(!all.iter().any(|one| one.fast_end), is_calm);
+            assert!(all.iter().any(|one| !one.fast_end), "{world}");
         }
         let old = r#"{"seed":1,"steps":[]}"#;
         let old: History = serde_json::from_str(old).expect("a history");
-        assert!(!old.tight && !old.attach && !old.long_names);
+        assert!(!old.tight && !old.attach && !old.long_names && !old.fast_end);
         assert!(old.last.is_none() && old.options.is_empty());
     }
 

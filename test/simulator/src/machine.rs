@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostloop_controllers::manager::Telemetry;
@@ -78,6 +79,8 @@ struct Site {
     is_selective: bool,
     /// How often its controllers look for room that others took or freed.
     capacity_poll: &'static str,
+    /// Copies take as long as other work.
+    are_copies_fast: Arc<AtomicBool>,
     kernel: Arc<Model>,
     pace: Arc<Mutex<Pace>>,
 }
@@ -155,6 +158,7 @@ impl Machine {
             attach: history.attach,
             is_selective: history.options.contains(&ClusterOption::AcceptedParameters),
             capacity_poll: capacity_poll(history),
+            are_copies_fast: Arc::default(),
             kernel,
             pace: Arc::default(),
         };
@@ -281,6 +285,11 @@ impl Machine {
     pub(crate) fn is_busy(&self) -> bool {
         let process = self.process.as_ref();
         process.is_some_and(|process| process.locks.in_flight() > 0)
+    }
+
+    /// From now on, copies that begin take as long as other work.
+    pub(crate) fn hasten_copies(&self) {
+        self.site.are_copies_fast.store(true, Ordering::Relaxed);
     }
 
     /// Loses so many of a hundred answers of the driver to kubelet, for some time.
@@ -505,6 +514,7 @@ impl Site {
             pace: self.pace.clone(),
             dead: dead.clone(),
             refused: Arc::default(),
+            are_copies_fast: self.are_copies_fast.clone(),
         });
         let server = Server::running_on(blocking.clone(), identity, controller, node.clone());
         let mut upkeep = Tasks::default();
