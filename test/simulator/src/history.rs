@@ -48,6 +48,30 @@ impl World {
             _ => World::Rough,
         }
     }
+
+    /// The number of steps of a new history. Each ends with more than two hours of rest, in which
+    /// three nodes cost most of the time of a history of 60 steps.
+    pub(crate) fn steps(self) -> u64 {
+        match self {
+            World::Calm => 60,
+            World::Rough | World::Hard => 150,
+        }
+    }
+}
+
+/// The time before a step, in milliseconds. With more steps, users rest less often, so that a history
+/// has about as many long rests.
+fn pause(world: World, dice: &mut Dice) -> u64 {
+    let [at_once, soon, later] = match world {
+        World::Calm => [45, 75, 96],
+        World::Rough | World::Hard => [50, 84, 98],
+    };
+    match dice.below(100) {
+        draw if draw < at_once => dice.below(400),
+        draw if draw < soon => 1000 + dice.below(20_000),
+        draw if draw < later => 20_000 + dice.below(300_000),
+        _ => 300_000 + dice.below(1_800_000),
+    }
 }
 
 impl fmt::Display for World {
@@ -82,6 +106,9 @@ pub(crate) struct History {
     /// The driver answers each call before its caller gives up, as on a machine at rest.
     #[serde(default, skip_serializing_if = "is_false")]
     pub(crate) prompt: bool,
+    /// Copies that begin after the last step take as long as other work.
+    #[serde(default, rename = "fastEnd", skip_serializing_if = "is_false")]
+    pub(crate) fast_end: bool,
     /// What the world does while everything is deleted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) last: Option<Trouble>,
@@ -127,12 +154,7 @@ impl History {
                 return step;
             }
             let mut dice = Dice::of(seed, "users", number);
-            let wait = match dice.below(100) {
-                0..45 => dice.below(400),
-                45..75 => 1000 + dice.below(20_000),
-                75..96 => 20_000 + dice.below(300_000),
-                _ => 300_000 + dice.below(1_800_000),
-            };
+            let wait = pause(world, &mut dice);
             let row = groups.step(&mut expected, wait, &mut Dice::of(seed, "rows", number));
             let step = row.unwrap_or_else(|| expected.step(wait, &mut dice));
             if let Some(trouble) = trouble {
@@ -153,6 +175,7 @@ impl History {
             options,
             long_names: world != World::Calm && Dice::of(seed, "long names", 0).percent(50),
             prompt: false,
+            fast_end: world != World::Calm && Dice::of(seed, "fast end", 0).percent(75),
             last: Trouble::last(seed, world),
             about: String::new(),
             steps: steps.collect(),
@@ -165,6 +188,7 @@ impl History {
             (self.attach, "volumes are attached before they are mounted"),
             (self.tight, "the disks of some nodes are nearly full"),
             (self.long_names, "nodes have long names"),
+            (self.fast_end, "copies are fast after the last step"),
         ];
         let true_ones = all.into_iter().filter(|(is_so, _)| *is_so);
         let options = self.options.iter().map(|option| option.about());
@@ -257,11 +281,25 @@ mod tests {
             assert!((10..30).contains(&attached), "{attached}");
             assert_eq!(!all.iter().any(|one| one.tight), is_calm);
             assert_eq!(!all.iter().any(|one| one.last.is_some()), is_calm);
+            assert_eq!(!all.iter().any(|one| one.fast_end), is_calm);
+            assert!(all.iter().any(|one| !one.fast_end), "{world}");
         }
         let old = r#"{"seed":1,"steps":[]}"#;
         let old: History = serde_json::from_str(old).expect("a history");
-        assert!(!old.tight && !old.attach && !old.long_names);
+        assert!(!old.tight && !old.attach && !old.long_names && !old.fast_end);
         assert!(old.last.is_none() && old.options.is_empty());
+    }
+
+    #[test]
+    fn users_rest_less_often_where_histories_are_longer() {
+        let rests = |world: World| {
+            let pauses = (0..10_000).map(|number| pause(world, &mut Dice::of(1, "pause", number)));
+            pauses.filter(|pause| *pause >= 320_000).count()
+        };
+        let (calm, rough) = (rests(World::Calm), rests(World::Rough));
+        assert!((300..500).contains(&calm), "{calm}");
+        assert!((130..270).contains(&rough), "{rough}");
+        assert!(World::Rough.steps() > World::Calm.steps());
     }
 
     #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use hostloop_controllers::manager::Telemetry;
@@ -81,6 +82,10 @@ struct Site {
     is_selective: bool,
     /// Files of the pool can share blocks.
     shares_blocks: bool,
+    /// How often its controllers look for room that others took or freed.
+    capacity_poll: &'static str,
+    /// Copies take as long as other work.
+    are_copies_fast: Arc<AtomicBool>,
     kernel: Arc<Model>,
     pace: Arc<Mutex<Pace>>,
 }
@@ -164,6 +169,8 @@ impl Machine {
             attach: history.attach,
             is_selective: history.options.contains(&ClusterOption::AcceptedParameters),
             shares_blocks,
+            capacity_poll: capacity_poll(history),
+            are_copies_fast: Arc::default(),
             kernel,
             pace: Arc::default(),
         };
@@ -297,6 +304,11 @@ impl Machine {
         process.is_some_and(|process| process.locks.in_flight() > 0)
     }
 
+    /// From now on, copies that begin take as long as other work.
+    pub(crate) fn hasten_copies(&self) {
+        self.site.are_copies_fast.store(true, Ordering::Relaxed);
+    }
+
     /// Loses so many of a hundred answers of the driver to kubelet, for some time.
     pub(crate) fn lose_answers(&self, percent: u64, time: Duration) {
         self.line.lose_answers(percent, time);
@@ -419,6 +431,16 @@ impl Machine {
     }
 }
 
+/// How often the controllers of nodes look for room that others took or freed. Seldom is half as long
+/// as they may publish too much.
+fn capacity_poll(history: &History) -> &'static str {
+    if history.options.contains(&ClusterOption::RareCapacityPolls) {
+        "150s"
+    } else {
+        "60s"
+    }
+}
+
 /// Why a driver does not have its only pool open.
 fn why_missing(pools: &Pools) -> Option<String> {
     pools.slots().into_iter().find_map(|slot| slot.state.err())
@@ -448,6 +470,7 @@ impl Site {
             &format!("--node-name={node}"),
             // The owner of capacity objects is the DaemonSet, which no model makes.
             "--capacity-ownerref-level=-1",
+            &format!("--capacity-poll-interval={}", self.capacity_poll),
         ]);
         match command {
             Command::Run(args) => *args,
@@ -508,6 +531,7 @@ impl Site {
             pace: self.pace.clone(),
             dead: dead.clone(),
             refused: Arc::default(),
+            are_copies_fast: self.are_copies_fast.clone(),
         });
         let server = Server::running_on(blocking.clone(), identity, controller, node.clone());
         let mut upkeep = Tasks::default();

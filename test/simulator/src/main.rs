@@ -52,9 +52,10 @@ struct Args {
     #[arg(long)]
     seed: Option<u64>,
 
-    /// The number of things that users do in a history
-    #[arg(long, default_value_t = 60)]
-    steps: u64,
+    /// The number of things that users do in a history [default: 60 in a calm world, and 150 in
+    /// another one]
+    #[arg(long)]
+    steps: Option<u64>,
 
     /// The kind of cluster that new histories have; by default, of three seeds each has another
     #[arg(long)]
@@ -125,7 +126,12 @@ impl Args {
     /// The history of a seed.
     fn history(&self, seed: u64) -> History {
         let world = self.world.unwrap_or_else(|| World::of(seed));
-        History::of(seed, world, self.steps)
+        History::of(seed, world, self.steps_in(world))
+    }
+
+    /// The number of steps of a history in a world.
+    fn steps_in(&self, world: World) -> u64 {
+        self.steps.unwrap_or_else(|| world.steps())
     }
 
     /// What a history prints and writes.
@@ -180,7 +186,7 @@ fn print_export(args: &Args) -> std::io::Result<bool> {
     let seed = args
         .seed
         .ok_or_else(|| std::io::Error::other("--export needs a --seed"))?;
-    let history = History::comparable(seed, args.steps);
+    let history = History::comparable(seed, args.steps_in(World::Calm));
     let outcome = in_process(&history, args.output())?;
     for violation in &outcome.violations {
         eprintln!("✗ {violation}");
@@ -206,7 +212,7 @@ fn all(args: &Args) -> std::io::Result<bool> {
     }
     if args.seconds.is_some() || args.count.is_some() {
         let first = args.seed.unwrap_or_else(new_seed);
-        println!("seeds from {first}, {} steps each", args.steps);
+        println!("seeds from {first}");
         let until = args
             .seconds
             .map(|seconds| started + Duration::from_secs(seconds));
@@ -341,7 +347,9 @@ fn report(
     }
     println!(
         "The whole history: simulator --seed {} --world {} --steps {} --whole --trace",
-        history.seed, history.world, args.steps
+        history.seed,
+        history.world,
+        args.steps_in(history.world)
     );
     Ok(())
 }

@@ -17,14 +17,18 @@ pub(crate) enum ClusterOption {
     AcceptedParameters,
     /// Files of the pools can share blocks, as on XFS and btrfs.
     Reflinks,
+    /// Nodes look seldom for room that others took or freed: `--capacity-poll-interval`. Otherwise
+    /// these looks are most of the calls of a cluster at rest.
+    RareCapacityPolls,
 }
 
 impl ClusterOption {
-    pub(crate) const ALL: [ClusterOption; 4] = [
+    pub(crate) const ALL: [ClusterOption; 5] = [
         ClusterOption::NodeWatcher,
         ClusterOption::VolumeHealth,
         ClusterOption::AcceptedParameters,
         ClusterOption::Reflinks,
+        ClusterOption::RareCapacityPolls,
     ];
 
     /// The options of a seed.
@@ -41,6 +45,7 @@ impl ClusterOption {
             ClusterOption::NodeWatcher | ClusterOption::VolumeHealth => 50,
             ClusterOption::AcceptedParameters => 33,
             ClusterOption::Reflinks => 40,
+            ClusterOption::RareCapacityPolls => 75,
         }
     }
 
@@ -51,6 +56,9 @@ impl ClusterOption {
             ClusterOption::VolumeHealth => "the status of claims has the health of volumes",
             ClusterOption::AcceptedParameters => "drivers accept some mutable parameters alone",
             ClusterOption::Reflinks => "files of the pools can share blocks",
+            ClusterOption::RareCapacityPolls => {
+                "nodes look seldom for room that others took or freed"
+            }
         }
     }
 }

@@ -50,6 +50,7 @@ impl History {
             options: Vec::new(),
             long_names: false,
             prompt: true,
+            fast_end: false,
             last: None,
             about: String::new(),
             steps: steps.collect(),

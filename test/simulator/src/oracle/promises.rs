@@ -25,7 +25,7 @@ use crate::{effects, shim, trace};
 const RESERVE: u64 = SIZE / 20;
 /// What a node may publish too much, in bytes: small files come and go.
 pub(super) const LITTLE: u64 = 4 << 20;
-/// How long a node may publish too much. It looks every minute.
+/// How long a node may publish too much. It looks every minute, or in some clusters every 150 seconds.
 pub(super) const LATE: Duration = Duration::from_secs(300);
 
 /// What the oracle knows of the pools, and of what nodes publish about them.

@@ -94,10 +94,11 @@ impl Trouble {
         }
     }
 
-    /// More copies than a driver has threads for one kind of work.
+    /// More copies than a driver has threads for one kind of work, which are 32. Each more makes all
+    /// the others slower to simulate.
     fn greed(dice: &mut Dice) -> Trouble {
         Trouble::Greed {
-            copies: 46 + dice.below(8),
+            copies: 38 + dice.below(6),
         }
     }
 
@@ -108,15 +109,20 @@ impl Trouble {
         const CHANCE: u64 = 20;
         /// The step at which greed comes early.
         const EARLY: u64 = 3;
+        /// The step at which greed ends. Its calls are most of a history, and what comes of them shows
+        /// long before.
+        const MODEST: u64 = 60;
         let mut dice = Dice::of(seed, "world", step);
         match world {
             World::Calm => None,
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
+            World::Rough if step == MODEST => Some(Trouble::Moderation),
             World::Rough => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
                 .or_else(|| Trouble::leaderless(seed, step))
                 .or_else(|| Trouble::full_for_long(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
+                .filter(|trouble| step < MODEST || !trouble.is_of_greed())
                 .or_else(|| Trouble::more(seed, world, step)),
             World::Hard => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
@@ -311,6 +317,18 @@ fn time(dice: &mut Dice) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn greed_ends_in_a_long_history() {
+        let mut greedy = 0;
+        for seed in 0..100 {
+            let all = (0..150).filter_map(|step| Trouble::at(seed, World::Rough, step));
+            let of_greed: Vec<Trouble> = all.filter(Trouble::is_of_greed).collect();
+            assert_eq!(of_greed.last(), Some(&Trouble::Moderation), "{seed}");
+            greedy += usize::from(of_greed.len() > 1);
+        }
+        assert!((40..95).contains(&greedy), "{greedy}");
+    }
 
     #[test]
     fn every_third_history_has_each_trouble_that_comes_once() {
