@@ -347,6 +347,30 @@ fn a_file_with_data_of_users_stays() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
 }
 
+/// The pool may be too full for a longer record.
+#[test]
+fn a_file_that_the_record_does_not_take_is_removed() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let file = rig.staging("a").join("hostloop-fault-full");
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    // As it was before the file was made.
+    std::fs::remove_file(&file).unwrap();
+    rig.update(id, |record| record.fault.as_mut().unwrap().file = None);
+    let entry = rig.root().join("pool/volumes").join(id.to_string());
+    std::fs::rename(entry.join("volume.json"), entry.join("kept")).unwrap();
+    std::fs::create_dir(entry.join("volume.json")).unwrap();
+    let requested = ClaimFault::parse("full").unwrap();
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(matches!(failed, Err(FaultError::Pool(_))), "{failed:?}");
+    assert!(!file.exists());
+    std::fs::remove_dir(entry.join("volume.json")).unwrap();
+    std::fs::rename(entry.join("kept"), entry.join("volume.json")).unwrap();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
+}
+
 /// The process may end after it has made the file.
 #[test]
 fn an_empty_file_is_filled() {
