@@ -236,6 +236,19 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert_eq!(rig.record(id).freeze, None);
 }
 
+/// It blocks sync(2) of the node, whatever has become of its image.
+#[test]
+fn a_frozen_filesystem_is_thawed_without_its_image() {
+    let (rig, id) = staged(FsType::Ext4);
+    let minor = rig.device(id).minor;
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    let entry = rig.root().join("pool/volumes").join(id.to_string());
+    std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!rig.kernel.is_frozen(minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
 /// A call that waits for a frozen filesystem would keep the fault from ending.
 #[test]
 fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
