@@ -292,6 +292,21 @@ fn an_ext4_becomes_read_only_until_it_is_staged_again() {
     assert!(reasons(&rig, id).is_empty());
 }
 
+/// It is an error of its own, and no fault.
+#[test]
+fn what_stops_a_filesystem_after_the_next_staging_is_reported() {
+    let (rig, id) = staged(FsType::Ext4);
+    let fault = Some("readonly,for=1m");
+    assert_eq!(state(&rig, id, fault), FaultState::Active);
+    age(&rig, id);
+    assert_eq!(state(&rig, id, fault), FaultState::NeedsRestage);
+    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    rig.kernel.turn_read_only(rig.device(id).minor);
+    assert_eq!(reasons(&rig, id), ["FilesystemReadOnly"]);
+}
+
 #[test]
 fn a_visible_file_takes_the_free_room() {
     let rig = Rig::new();

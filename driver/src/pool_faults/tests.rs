@@ -199,6 +199,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
         limit: None,
         file: None,
         ranges: Vec::new(),
+        is_past: false,
     };
     rig.site
         .pools()
