@@ -3,12 +3,13 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use hostloop_fake_kernel::Model;
 use hostloop_proto::csi::StorageHealthErrorType;
 
 use super::*;
 use crate::health;
 use crate::storage::{Error, VolumeHandle};
-use crate::testkit::{PATIENCE, Site, assert_soon};
+use crate::testkit::{PATIENCE, Site, assert_soon, ext4, mount};
 
 /// The faults of two pools, `a` and `b`, in one process.
 struct Rig {
@@ -77,6 +78,20 @@ fn a_missing_pool_answers_nothing_until_it_is_back() {
     assert_eq!(rig.state(None), None);
     volume().unwrap();
     assert!(rig.conditions().is_empty());
+}
+
+/// No recovery follows the end of the fault.
+#[test]
+fn a_volume_that_is_unstaged_while_its_pool_is_missing_is_not_staged_afterwards() {
+    let rig = crate::testkit::Rig::<Model>::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let pools = &rig.node.pools;
+    pools.set_aside(0, "it is missing".to_owned()).unwrap();
+    rig.unstage(id, "a").unwrap();
+    pools.bring_back(0);
+    rig.assert_detached(id);
+    assert!(rig.record(id).stage.is_none());
+    assert!(rig.node_health(&id.to_string()).unwrap().is_empty());
 }
 
 #[test]

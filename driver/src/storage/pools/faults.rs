@@ -1,5 +1,6 @@
 //! What faults on request do to the pool of a slot. The crate's `pool_faults` says when.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,6 +34,30 @@ impl Pools {
         let slot = &mut self.slots.write()[slot];
         if let Some(pool) = slot.set_aside.take() {
             slot.state = Ok(pool);
+        }
+    }
+
+    /// Notes that a volume was unstaged at this path, if its pool is only set aside: no recovery follows
+    /// that would find no trace of it. The stage of a volume on a fault disk says which file its device
+    /// is over, so it stays.
+    pub fn clear_stage_aside(&self, id: VolumeId, path: &Path) {
+        let slots = self.slots.read();
+        let mut aside = slots.iter().filter_map(|slot| slot.set_aside.clone());
+        let pool = aside.find(|pool| pool.id() == id.pool());
+        drop(slots);
+        let Some(pool) = pool else { return };
+        let cleared = pool.clear(&id, |record| {
+            let is_it = record.fault_disk.is_none()
+                && record
+                    .stage
+                    .as_ref()
+                    .is_some_and(|stage| stage.path == path);
+            if is_it {
+                record.stage = None;
+            }
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(volume = %id, %error, "its record still says that it is staged");
         }
     }
 
