@@ -82,15 +82,23 @@ fn a_missing_pool_answers_nothing_until_it_is_back() {
 
 /// No recovery follows the end of the fault.
 #[test]
-fn a_volume_that_is_unstaged_while_its_pool_is_missing_is_not_staged_afterwards() {
+fn what_ends_while_a_pool_is_missing_has_ended_afterwards() {
     let rig = crate::testkit::Rig::<Model>::new();
     let id = rig.staged(ext4(), "a", &mount("ext4"));
     let pools = &rig.node.pools;
+    rig.update(id, |record| {
+        record.freeze = Some(crate::record::FreezeIntent { since_ns: 1 });
+    });
     pools.set_aside(0, "it is missing".to_owned()).unwrap();
+    // A copy ends, and so does the last pod.
+    pools
+        .clear_in_volume(&id, |record| record.freeze = None)
+        .unwrap();
     rig.unstage(id, "a").unwrap();
     pools.bring_back(0);
     rig.assert_detached(id);
-    assert!(rig.record(id).stage.is_none());
+    let record = rig.record(id);
+    assert!(record.stage.is_none() && record.freeze.is_none());
     assert!(rig.node_health(&id.to_string()).unwrap().is_empty());
 }
 
