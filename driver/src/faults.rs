@@ -138,6 +138,7 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         limit: (effect.limit)(target, requested.kind),
         file: None,
         ranges,
+        is_past: false,
     };
     let record = target
         .pools

@@ -356,7 +356,7 @@ pub(crate) fn cut_power(
     let mut caches = lock_all(&disks, until)?;
 
     let mut seeds = Draws::new(seed);
-    let mut result = Ok(());
+    let mut failed = None;
     for (number, disk) in disks.iter().enumerate() {
         let mut draws = Draws::new(seeds.bits());
         if disk.is_cut.swap(true, Ordering::AcqRel) {
@@ -364,14 +364,15 @@ pub(crate) fn cut_power(
         }
         match lose(disk, &mut caches[number], loss, &mut draws, &mut block) {
             Ok(count) => counts[number] = count,
-            Err(e) => {
-                let what = format!("to write what a power cut keeps of {}", disk.name);
-                result = Err(Error::system(what, e));
-            }
+            Err(e) => failed = Some((disk, e)),
         }
     }
     drop(caches);
-    result?;
+    if let Some((disk, e)) = failed {
+        // The message takes memory, which may wait for a disk that is locked.
+        let what = format!("to write what a power cut keeps of {}", disk.name);
+        return Err(Error::system(what, e));
+    }
     let reports = disks.iter().zip(counts);
     Ok(reports
         .map(|(disk, (unflushed, lost, torn))| PowerCutReport {

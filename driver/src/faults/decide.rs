@@ -84,6 +84,7 @@ mod tests {
             limit: None,
             file: None,
             ranges: Vec::new(),
+            is_past: false,
         })
     }
 

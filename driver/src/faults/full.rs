@@ -37,15 +37,18 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
         made => made?,
     };
     let inode = metadata(&made)?.ino();
-    target.pools.update_volume(&target.record.id, |record| {
+    let recorded = target.pools.update_volume(&target.record.id, |record| {
         if let Some(fault) = &mut record.fault {
             fault.file = Some(inode);
         }
-    })?;
-    take_free_room(target, &made).inspect_err(|_| {
-        // The next look begins again.
-        let _ = file::remove(root.as_fd(), FILLER);
-    })
+    });
+    recorded
+        .map_err(FaultError::from)
+        .and_then(|_| take_free_room(target, &made))
+        .inspect_err(|_| {
+            // The next look begins again. Without a record, it would take the file for one of users.
+            let _ = file::remove(root.as_fd(), FILLER);
+        })
 }
 
 /// Removes the file, unless users have put another one in its place, or written to it.

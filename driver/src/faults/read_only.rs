@@ -8,11 +8,21 @@ use crate::kernel::{FsType, MountEntry};
 
 pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
     match target.fs() {
-        Some(FsType::Ext4) => None,
+        Some(FsType::Ext4) => ignores_errors(target).then_some(Obstacle::ErrorsIgnored),
         Some(FsType::Xfs) => Some(Obstacle::XfsShutsDown),
         Some(FsType::Btrfs) => Some(Obstacle::BtrfsNeedsWrite),
         None => Some(Obstacle::NoFilesystem),
     }
+}
+
+/// True if the last option of the class about errors is to go on. An error would stay in the
+/// superblock then, and have no other effect.
+fn ignores_errors(target: &Target<'_>) -> bool {
+    let stage = target.record.stage.as_deref().into_iter();
+    let flags = stage.flat_map(|stage| stage.capability.access.flags());
+    let mut options = flags.flat_map(|flag| flag.split(','));
+    let last = options.rfind(|option| option.starts_with("errors="));
+    last == Some("errors=continue")
 }
 
 pub(super) fn turn(target: &Target<'_>) -> Result<(), FaultError> {
@@ -32,4 +42,28 @@ pub(super) fn turn(target: &Target<'_>) -> Result<(), FaultError> {
         return Ok(());
     }
     Err(Obstacle::ErrorsIgnored.into())
+}
+
+#[cfg(test)]
+mod tests {
+    use hostloop_controllers::api::claim_fault::ClaimFault;
+    use hostloop_controllers::claim_faults::FaultState;
+    use hostloop_fake_kernel::Model;
+
+    use crate::faults::reconcile;
+    use crate::testkit::{Rig, ext4, mount, with_flags};
+
+    #[test]
+    fn a_filesystem_that_goes_on_after_errors_gets_none() {
+        let rig = Rig::<Model>::new();
+        let flags = ["errors=remount-ro", "noatime,errors=continue"];
+        let id = rig.staged(ext4(), "a", &with_flags(mount("ext4"), &flags));
+        rig.kernel.take_effects();
+        let requested = ClaimFault::parse("readonly").unwrap();
+        let refused = reconcile(&rig.node.pools, &id.to_string(), Some(&requested)).unwrap();
+        assert_eq!(refused.state, FaultState::Refused);
+        let message = refused.message;
+        assert!(message.contains("errors=continue"), "{message}");
+        assert!(rig.kernel.take_effects().is_empty());
+    }
 }

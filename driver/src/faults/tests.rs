@@ -236,6 +236,19 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert_eq!(rig.record(id).freeze, None);
 }
 
+/// It blocks sync(2) of the node, whatever has become of its image.
+#[test]
+fn a_frozen_filesystem_is_thawed_without_its_image() {
+    let (rig, id) = staged(FsType::Ext4);
+    let minor = rig.device(id).minor;
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    let entry = rig.root().join("pool/volumes").join(id.to_string());
+    std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!rig.kernel.is_frozen(minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
 /// A call that waits for a frozen filesystem would keep the fault from ending.
 #[test]
 fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
@@ -277,6 +290,21 @@ fn an_ext4_becomes_read_only_until_it_is_staged_again() {
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert!(reasons(&rig, id).is_empty());
+}
+
+/// It is an error of its own, and no fault.
+#[test]
+fn what_stops_a_filesystem_after_the_next_staging_is_reported() {
+    let (rig, id) = staged(FsType::Ext4);
+    let fault = Some("readonly,for=1m");
+    assert_eq!(state(&rig, id, fault), FaultState::Active);
+    age(&rig, id);
+    assert_eq!(state(&rig, id, fault), FaultState::NeedsRestage);
+    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    rig.kernel.turn_read_only(rig.device(id).minor);
+    assert_eq!(reasons(&rig, id), ["FilesystemReadOnly"]);
 }
 
 #[test]
@@ -345,6 +373,30 @@ fn a_file_with_data_of_users_stays() {
     std::fs::write(&file, "theirs").unwrap();
     assert_eq!(state(&rig, id, None), FaultState::Healed);
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
+}
+
+/// The pool may be too full for a longer record.
+#[test]
+fn a_file_that_the_record_does_not_take_is_removed() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let file = rig.staging("a").join("hostloop-fault-full");
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    // As it was before the file was made.
+    std::fs::remove_file(&file).unwrap();
+    rig.update(id, |record| record.fault.as_mut().unwrap().file = None);
+    let entry = rig.root().join("pool/volumes").join(id.to_string());
+    std::fs::rename(entry.join("volume.json"), entry.join("kept")).unwrap();
+    std::fs::create_dir(entry.join("volume.json")).unwrap();
+    let requested = ClaimFault::parse("full").unwrap();
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(matches!(failed, Err(FaultError::Pool(_))), "{failed:?}");
+    assert!(!file.exists());
+    std::fs::remove_dir(entry.join("volume.json")).unwrap();
+    std::fs::rename(entry.join("kept"), entry.join("volume.json")).unwrap();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
 }
 
 /// The process may end after it has made the file.

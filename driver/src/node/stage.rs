@@ -228,9 +228,10 @@ impl Node {
             state
         };
         let blank = is_blank(&state, &image)?;
+        let is_attached = state.own().next().is_some();
         let identity = state.identity().clone();
         let intended = self
-            .intend(record, requested, action, blank)
+            .intend(record, requested, action, blank, is_attached)
             .inspect_err(|_| self.take_format_back(record))?;
         let mkfs_began = Cell::new(false);
         let now = if intended.same_durable(record) {
@@ -329,6 +330,7 @@ impl Node {
         requested: &Requested,
         action: StageAction,
         blank: bool,
+        is_attached: bool,
     ) -> Result<Arc<VolumeRecord>> {
         let raw = requested.capability.access == Access::Block;
         // To finish, the capability does not count: it was mounted for that of the record.
@@ -349,6 +351,13 @@ impl Node {
         Ok(self.pools.update_volume(&record.id, |r| {
             r.stage = Some(Box::new(stage));
             r.fresh = false;
+            if action == StageAction::Begin
+                && !is_attached
+                && let Some(fault) = &mut r.fault
+            {
+                // What stops the filesystem from now on is not its doing.
+                fault.is_past = fault.over;
+            }
             match (&requested.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,
                 (Access::Mount { fs, .. }, Format::None)

@@ -30,7 +30,9 @@ impl Node {
             FoundVolume::Recorded(record) => self.unstage_recorded(&record, &path),
             // A pod must be able to end while its volume's pool is missing. The record still says
             // "staged" until recovery finds no trace of the volume in the kernel.
-            FoundVolume::Unrecorded(identity) => self.unstage_unrecorded(&identity, &path),
+            FoundVolume::Unrecorded(identity) => self
+                .unstage_unrecorded(&identity, &path)
+                .inspect(|()| self.pools.clear_stage_aside(identity.id(), &path)),
             FoundVolume::Unknown => self.nothing_at(&path),
         };
         done.map(|()| csi::NodeUnstageVolumeResponse {})

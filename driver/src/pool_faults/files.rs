@@ -88,6 +88,10 @@ impl FaultFiles {
             Some(request) => requests.insert(pool.to_owned(), request),
             None => requests.remove(pool),
         };
+        if requests.is_empty() {
+            // A full disk takes no new file, and must not keep a fault from its end.
+            return self.forget_requests();
+        }
         self.write(REQUESTS, &requests)
     }
 
@@ -179,6 +183,13 @@ mod tests {
         assert_eq!(files.requests().unwrap(), expected.into());
         files.request("b", None).unwrap();
         assert_eq!(files.requests().unwrap().len(), 1);
+        // As on a full disk: no new file can be written.
+        let new = dir.path().join(format!(".{REQUESTS}.new"));
+        fs::create_dir(&new).unwrap();
+        files.request("b", Some(request(4))).unwrap_err();
+        files.request("a", None).unwrap();
+        assert!(files.requests().unwrap().is_empty());
+        fs::remove_dir(&new).unwrap();
         files.forget_requests().unwrap();
         files.forget_requests().unwrap();
         assert!(files.requests().unwrap().is_empty());

@@ -3,12 +3,13 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
+use hostloop_fake_kernel::Model;
 use hostloop_proto::csi::StorageHealthErrorType;
 
 use super::*;
 use crate::health;
 use crate::storage::{Error, VolumeHandle};
-use crate::testkit::{PATIENCE, Site, assert_soon};
+use crate::testkit::{PATIENCE, Site, assert_soon, ext4, mount};
 
 /// The faults of two pools, `a` and `b`, in one process.
 struct Rig {
@@ -77,6 +78,28 @@ fn a_missing_pool_answers_nothing_until_it_is_back() {
     assert_eq!(rig.state(None), None);
     volume().unwrap();
     assert!(rig.conditions().is_empty());
+}
+
+/// No recovery follows the end of the fault.
+#[test]
+fn what_ends_while_a_pool_is_missing_has_ended_afterwards() {
+    let rig = crate::testkit::Rig::<Model>::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let pools = &rig.node.pools;
+    rig.update(id, |record| {
+        record.freeze = Some(crate::record::FreezeIntent { since_ns: 1 });
+    });
+    pools.set_aside(0, "it is missing".to_owned()).unwrap();
+    // A copy ends, and so does the last pod.
+    pools
+        .clear_in_volume(&id, |record| record.freeze = None)
+        .unwrap();
+    rig.unstage(id, "a").unwrap();
+    pools.bring_back(0);
+    rig.assert_detached(id);
+    let record = rig.record(id);
+    assert!(record.stage.is_none() && record.freeze.is_none());
+    assert!(rig.node_health(&id.to_string()).unwrap().is_empty());
 }
 
 #[test]
@@ -199,6 +222,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
         limit: None,
         file: None,
         ranges: Vec::new(),
+        is_past: false,
     };
     rig.site
         .pools()

@@ -25,6 +25,9 @@ pub struct FaultRecord {
     /// The bytes of the fault disk that the file of the fault had when it began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<Range<u64>>,
+    /// No effect of the fault is left: a staging with a new device has followed its end.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_past: bool,
 }
 
 impl FaultRecord {
@@ -44,6 +47,11 @@ impl VolumeRecord {
     /// The number of bytes to which the driver itself has limited the volume's loop device.
     pub(crate) fn own_limit(&self) -> Option<u64> {
         self.fault.as_ref().and_then(|fault| fault.limit)
+    }
+
+    /// The fault that may have stopped the volume's filesystem.
+    pub(crate) fn stopping_fault(&self) -> Option<&FaultRecord> {
+        self.fault.as_deref().filter(|fault| !fault.is_past)
     }
 
     /// True if a fault, and no copy, has frozen the volume. Other faults explain no freeze.
@@ -75,6 +83,7 @@ mod tests {
                 limit: None,
                 file: None,
                 ranges: Vec::new(),
+                is_past: false,
             };
             assert_eq!((record.name(), record.is_total()), (name, is_total));
         }

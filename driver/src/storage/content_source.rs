@@ -336,22 +336,20 @@ impl Pools {
 /// Stores freeze intents in the records of the volumes.
 struct Recorded<'a>(&'a Pools);
 
-impl Recorded<'_> {
-    fn set(&self, volumes: &[VolumeId], freeze: Option<FreezeIntent>) -> Result<()> {
+impl Intents for Recorded<'_> {
+    fn write(&self, volumes: &[VolumeId]) -> Result<()> {
+        let freeze = Some(FreezeIntent { since_ns: now_ns() });
         for id in volumes {
             self.0.update_volume(id, |record| record.freeze = freeze)?;
         }
         Ok(())
     }
-}
-
-impl Intents for Recorded<'_> {
-    fn write(&self, volumes: &[VolumeId]) -> Result<()> {
-        self.set(volumes, Some(FreezeIntent { since_ns: now_ns() }))
-    }
 
     fn clear(&self, volumes: &[VolumeId]) -> Result<()> {
-        self.set(volumes, None)
+        for id in volumes {
+            self.0.clear_in_volume(id, |record| record.freeze = None)?;
+        }
+        Ok(())
     }
 }
 

@@ -54,13 +54,18 @@ impl Pools {
 
     /// Clears a completed state from a record. If the pool takes no writes, only the index
     /// changes. The record on disk then claims more than the kernel shows, as after a crash.
-    /// [`Pools::tend`] tries to write `volume.json` again.
+    /// [`Pools::tend`] tries to write `volume.json` again. No recovery follows the end of a fault that
+    /// lets a pool be missing, so this is done in such a pool, too.
     pub fn clear_in_volume(
         &self,
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<()> {
-        self.with_id(id.pool())?.clear(id, change)
+        let pool = match self.with_id(id.pool()) {
+            Err(missing) => self.aside(id.pool()).ok_or(missing)?,
+            open => open?,
+        };
+        pool.clear(id, change)
     }
 
     /// Syncs a record for a caller that acknowledges its publications as they are. That fails only

@@ -130,6 +130,7 @@ impl Scene {
             limit,
             file: None,
             ranges: Vec::new(),
+            is_past: false,
         };
         self.with(|s| s.record.fault = Some(Box::new(fault)))
     }
@@ -371,6 +372,13 @@ const GI: u64 = 1 << 30;
     scene().fault("powercut", true, None).options("rw,shutdown"),
     "Inaccessible FaultInjected",
     "Note Fault"
+)]
+#[case::stopped_after_the_next_staging(
+    scene().fault("powercut", true, None).options("rw,shutdown").with(|s| {
+        s.record.fault.as_mut().unwrap().is_past = true;
+    }),
+    "Inaccessible FilesystemShutDown",
+    "Error FilesystemShutDown"
 )]
 #[case::staged_again_after_a_fault(scene().fault("powercut", true, None), "", "")]
 #[case::mounted_unstaged(scene().with(|s| s.record.stage = None), "", "Warning UseWithoutStage")]

@@ -174,7 +174,7 @@ fn mount_problems(record: &VolumeRecord, stage: &Stage, state: &VolumeState) -> 
         });
     }
     let stopped = mount.and_then(|mount| stopped(stage, mount));
-    problems.extend(stopped.filter(|_| record.fault.is_none()));
+    problems.extend(stopped.filter(|_| record.stopping_fault().is_none()));
     problems
 }
 
@@ -192,7 +192,7 @@ fn stopped(stage: &Stage, mount: &MountEntry) -> Option<Problem> {
 /// The fault of a volume, while it lasts or has left the filesystem stopped. It is the cause of
 /// that, so the latter is not another problem.
 fn fault_problem(record: &VolumeRecord, state: &VolumeState) -> Option<Problem> {
-    let fault = record.fault.as_deref()?;
+    let fault = record.stopping_fault()?;
     let is_stopped = has_stopped(record, state);
     (!fault.over || is_stopped).then(|| Problem::Fault {
         fault: fault.fault.clone(),
@@ -203,7 +203,7 @@ fn fault_problem(record: &VolumeRecord, state: &VolumeState) -> Option<Problem> 
 /// The problem of a volume with a filesystem that has shut down, as it says when it is asked. A fault
 /// of the volume is the cause of that.
 pub(crate) fn shut_down_problem(record: &VolumeRecord) -> Problem {
-    match &record.fault {
+    match record.stopping_fault() {
         Some(fault) => Problem::Fault {
             fault: fault.fault.clone(),
             total: true,

@@ -160,7 +160,7 @@ fn volume(
 /// The fault of a volume. `has_shut_down`: its filesystem says so when it is asked.
 fn fault(v: &VolumeRecord, state: &VolumeState, has_shut_down: bool) -> Option<VolumeFault> {
     let fault = v.fault.as_deref()?;
-    let is_stopped = has_shut_down || has_stopped(v, state);
+    let is_stopped = !fault.is_past && (has_shut_down || has_stopped(v, state));
     let word = match (fault.over, &v.stage) {
         (false, Some(_)) => "active",
         (false, None) => "waiting",

@@ -40,6 +40,7 @@ fn volumes_with_a_fault_are_known_without_a_look_at_all() {
             limit: None,
             file: None,
             ranges: Vec::new(),
+            is_past: false,
         })),
         ..(*one).clone()
     };

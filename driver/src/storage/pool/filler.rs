@@ -5,16 +5,22 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use super::Pool;
+use super::space::nothing_else_in;
 use crate::kernel::{self, file};
 use crate::storage::free_room::{self, FILLER};
 use crate::storage::layout::open_file;
 use crate::storage::noted_problem::Until;
-use crate::storage::{About, Result};
+use crate::storage::{About, Error, Result};
 
 impl Pool {
     /// Makes the file, as large as the filesystem allows.
     pub(in crate::storage) fn fill(&self) -> Result<()> {
         self.empty()?;
+        // The look at its opening may be long ago.
+        if !nothing_else_in(self)? {
+            let why = "its filesystem holds other files by now, which would have no room either";
+            return Err(Error::Refused(why.to_owned()));
+        }
         let root = self.layout.root();
         let made = file::create_beneath(root, Path::new(FILLER))?;
         let free = self.usage()?.free_bytes;
@@ -49,5 +55,19 @@ impl Pool {
             let until = Until::FileGone(self.root().join(FILLER));
             self.note_unrepaired(About::Pool, until, why);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testkit::Site;
+
+    #[test]
+    fn files_that_others_have_put_beside_a_pool_keep_their_room() {
+        let site = Site::fake(&["a"]);
+        std::fs::write(site.path("theirs"), "data").unwrap();
+        refused!(site.pool().fill(), Error::Refused(_));
+        assert!(!site.path(FILLER).exists());
     }
 }

@@ -306,7 +306,7 @@ fn is_own_filesystem(pool: &Pool, kernel: &dyn Kernel) -> Result<bool> {
     Ok(whole && nothing_else_in(pool)?)
 }
 
-fn nothing_else_in(pool: &Pool) -> Result<bool> {
+pub(super) fn nothing_else_in(pool: &Pool) -> Result<bool> {
     Ok(scan::unknown_files_at_top(pool.layout.root())?.is_empty())
 }
 

@@ -1,11 +1,12 @@
 //! What faults on request do to the pool of a slot. The crate's `pool_faults` says when.
 
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::Pools;
 use crate::diagnose::NotedFault;
-use crate::storage::{Error, Pool, Result, VolumeId};
+use crate::storage::{Error, Pool, PoolId, Result, VolumeId};
 
 impl Pools {
     /// Notes the fault of a pool, which health explains by it, or that it has none.
@@ -33,6 +34,35 @@ impl Pools {
         let slot = &mut self.slots.write()[slot];
         if let Some(pool) = slot.set_aside.take() {
             slot.state = Ok(pool);
+        }
+    }
+
+    /// The pool with this identity, if it is only set aside.
+    pub(in crate::storage) fn aside(&self, id: PoolId) -> Option<Arc<Pool>> {
+        let slots = self.slots.read();
+        let mut aside = slots.iter().filter_map(|slot| slot.set_aside.clone());
+        aside.find(|pool| pool.id() == id)
+    }
+
+    /// Notes that a volume was unstaged at this path, if its pool is only set aside: no recovery follows
+    /// that would find no trace of it. The stage of a volume on a fault disk says which file its device
+    /// is over, so it stays.
+    pub fn clear_stage_aside(&self, id: VolumeId, path: &Path) {
+        if self.aside(id.pool()).is_none() {
+            return;
+        }
+        let cleared = self.clear_in_volume(&id, |record| {
+            let is_it = record.fault_disk.is_none()
+                && record
+                    .stage
+                    .as_ref()
+                    .is_some_and(|stage| stage.path == path);
+            if is_it {
+                record.stage = None;
+            }
+        });
+        if let Err(error) = cleared {
+            tracing::warn!(volume = %id, %error, "its record still says that it is staged");
         }
     }
 

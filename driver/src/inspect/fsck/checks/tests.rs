@@ -219,6 +219,7 @@ impl Scene {
             limit: None,
             file: None,
             ranges: Vec::new(),
+            is_past: false,
         }));
     }
 
