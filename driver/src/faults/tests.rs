@@ -77,6 +77,17 @@ fn a_limited_device_heals_in_place(#[case] fault: &str, #[case] bytes: u64) {
     assert_eq!(state(&rig, id, None), FaultState::Absent);
 }
 
+/// Each call for another volume would read all devices of the node again.
+#[test]
+fn a_look_at_a_limited_device_forgets_no_others() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.kernel
+        .hook("forget_loops", |_| panic!("nothing has changed"));
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.kernel.behave();
+}
+
 #[rstest]
 #[case("eio,op=read")]
 #[case("enospc")]
