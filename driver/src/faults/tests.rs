@@ -282,6 +282,9 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     rig.expand(id, &rig.staging("a"), 600 * MI).unwrap();
     assert!(!is_slow(), "growth");
     slow_down();
+    rig.modify(&id.to_string(), "readAheadKiB=256").unwrap();
+    assert!(!is_slow(), "a change of attributes");
+    slow_down();
     let_all_go(&rig.node.pools);
     assert!(!is_slow(), "the process ends");
     slow_down();
