@@ -55,11 +55,18 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
 
 pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
     let record = target.pools.volume(&target.handle())?;
-    if let (Some(_), Some(image)) = (record.freeze, target.identity.image()) {
-        storage_freeze::thaw_leftover(target.kernel(), record.id, image)?;
-        forget(target)?;
+    if record.freeze.is_none() {
+        return Ok(());
     }
-    Ok(())
+    match target.identity.image() {
+        Some(image) => {
+            storage_freeze::thaw_leftover(target.kernel(), record.id, image)?;
+        }
+        // The image can't be opened, and the filesystem is there.
+        None if target.mount().is_some() => target.kernel().thaw(&target.root()?)?,
+        None => return Ok(()),
+    }
+    forget(target)
 }
 
 fn forget(target: &Target<'_>) -> Result<(), FaultError> {

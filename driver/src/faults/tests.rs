@@ -260,6 +260,18 @@ fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
 }
 
+#[test]
+fn a_frozen_filesystem_without_its_image_is_thawed() {
+    let (rig, id) = staged(FsType::Ext4);
+    let minor = rig.device(id).minor;
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    let image = format!("pool/volumes/{id}/image");
+    std::fs::remove_file(rig.root().join(image)).unwrap();
+    ask(&rig, id, None);
+    assert!(!rig.kernel.is_frozen(minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
 /// Such work holds the volume, so the fault could not end while it waits for the disk.
 #[test]
 fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
@@ -272,11 +284,10 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
         assert!(is_slow());
     };
     slow_down();
-    let taken = rig
-        .node
-        .pools
-        .create_snapshot(&id, "s", &Default::default());
-    taken.unwrap();
+    let pools = &rig.node.pools;
+    pools
+        .create_snapshot(&id, "s", &Default::default())
+        .unwrap();
     assert!(!is_slow(), "a copy");
     slow_down();
     rig.expand(id, &rig.staging("a"), 600 * MI).unwrap();
@@ -285,7 +296,7 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     rig.modify(&id.to_string(), "readAheadKiB=256").unwrap();
     assert!(!is_slow(), "a change of attributes");
     slow_down();
-    let_all_go(&rig.node.pools);
+    let_all_go(pools);
     assert!(!is_slow(), "the process ends");
     slow_down();
     rig.unstage(id, "a").unwrap();
