@@ -121,6 +121,18 @@ impl FaultDisks {
         }
     }
 
+    /// Ends the delays that a fault gives the disk of a volume. For work that holds the volume while it
+    /// waits for the disk: meanwhile the fault could not end, however long that takes. The next look at
+    /// the fault brings them back.
+    pub(crate) fn end_delays(&self, volume: &VolumeRecord) {
+        if !volume.has_slow_disk() {
+            return;
+        }
+        if let Err(error) = self.set(volume.id, &volume.disk_settings_without_fault()) {
+            tracing::warn!(volume = %volume.id, %error, "the fault disk of the volume stays slow");
+        }
+    }
+
     /// Cuts the power of a volume's disk, unless that was done. The disk stays cut until it ends.
     pub(crate) fn cut_power(&self, id: VolumeId, loss: Loss, seed: u64) -> Result<()> {
         let mut client = Client::connect(&self.socket)?;

@@ -11,6 +11,7 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_controllers::claim_faults::{FaultReport, FaultState};
 
+use crate::fault_disks::FaultDisks;
 use crate::record::{FaultRecord, VolumeRecord, now_ns};
 use crate::storage::{self, Pools, VolumeHandle};
 
@@ -43,16 +44,21 @@ pub fn faulty(pools: &Pools) -> Vec<String> {
     volumes.map(|volume| volume.id.to_string()).collect()
 }
 
-/// Thaws what faults have frozen, before the process ends: another one may never start. The records
-/// keep the faults, which the next process goes on with while they last. No call may be under way.
-pub fn thaw_all(pools: &Pools) {
-    let volumes = pools.faulty_volumes().into_iter();
-    for volume in volumes.filter(|volume| volume.is_frozen_by_fault()) {
-        let id = volume.id;
-        let thawed = Target::find(pools, volume).and_then(|target| frozen::thaw(&target));
+/// Thaws what faults have frozen, and ends the delays of fault disks, before the process ends: another
+/// one may never start. The records keep the faults, which the next process goes on with while they
+/// last. No call may be under way.
+pub fn let_all_go(pools: &Pools) {
+    let volumes = pools.faulty_volumes();
+    for volume in volumes.iter().filter(|volume| volume.is_frozen_by_fault()) {
+        let target = Target::find(pools, volume.clone());
+        let thawed = target.and_then(|target| frozen::thaw(&target));
         if let Err(error) = thawed {
-            tracing::warn!(volume = %id, %error, "a fault leaves the filesystem frozen");
+            tracing::warn!(volume = %volume.id, %error, "a fault leaves the filesystem frozen");
         }
+    }
+    let disks = FaultDisks::of(&pools.options().state_dir);
+    for volume in &volumes {
+        disks.end_delays(volume);
     }
 }
 

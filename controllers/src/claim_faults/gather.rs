@@ -50,7 +50,8 @@ impl ClaimFaults {
         all.any(|known| known.handle == handle && !known.name.is_empty())
     }
 
-    /// The claim that the volume is bound to.
+    /// The claim that the volume is bound to. One that is too large to be read asks for nothing:
+    /// otherwise its users could keep a fault that is over its time.
     async fn claim_of(
         &self,
         volume: &PersistentVolume,
@@ -61,7 +62,10 @@ impl ClaimFaults {
         let namespace = reference.namespace.as_deref().unwrap_or_default();
         let name = reference.name.as_deref().unwrap_or_default();
         let kube = &self.context.kube;
-        let claim = kube.find_live(&self.claims, namespace, name).await?;
+        let claim = match kube.find_live(&self.claims, namespace, name).await {
+            Err(error) if error.is_too_large() => None,
+            found => found?,
+        };
         Ok(claim.filter(|claim| {
             reference.uid == claim.uid()
                 && pvc::volume_name(claim) == volume.metadata.name.as_deref()

@@ -360,6 +360,19 @@ async fn a_fault_ends_with_its_persistent_volume() {
     assert!(rig.driver.requests().is_empty(), "it is forgotten");
 }
 
+/// Its users could otherwise keep a volume frozen, and with it sync(2) of the node.
+#[tokio::test]
+async fn a_fault_ends_once_its_claim_is_too_large_to_be_read() {
+    let rig = rig(true, Some("frozen"));
+    let labels = json!({"metadata": {"labels": {"large": "x".repeat(1 << 15)}}});
+    rig.world.api.put(with(claim(Some("frozen"), "c"), labels));
+    rig.faults.claims.note_left_out("ns", "data");
+    rig.driver
+        .answers(Ok(report(FaultState::Healed, "good", None)));
+    assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
+    assert_eq!(rig.driver.requests(), ["ns h "]);
+}
+
 /// Otherwise the fault would begin again at once, and a power cut would be repeated.
 #[tokio::test]
 async fn a_second_persistent_volume_of_a_handle_ends_no_fault() {

@@ -195,6 +195,11 @@ impl ApiError {
         matches!(self, ApiError::Conflict { .. })
     }
 
+    /// True if the object is there, and is too large to be kept in memory.
+    pub(crate) fn is_too_large(&self) -> bool {
+        matches!(self, ApiError::Rejected { code: 413, .. })
+    }
+
     /// A short name of the error for metrics.
     pub(crate) fn word(&self) -> &'static str {
         match self {

@@ -87,6 +87,8 @@ impl Controller {
         settings: Settings,
     ) -> Result<()> {
         let live = live(changes, &settings, record);
+        // A remount may write back first, and a fault can't end meanwhile.
+        self.fault_disks().end_delays(record);
         let in_use = InUse::of(self, record)?;
         // The mount changes first: not every filesystem supports that. And it must not discard the
         // blocks that a thick volume is about to reserve.
@@ -111,6 +113,10 @@ impl Controller {
         in_use.devices(&live)
     }
 
+    fn fault_disks(&self) -> FaultDisks {
+        FaultDisks::of(&self.pools.options().state_dir)
+    }
+
     /// Changes the limits of a fault disk in its record, and of the disk if it is in use.
     fn limit(&self, record: &VolumeRecord, changes: LimitsChange) -> Result<()> {
         if changes.is_empty() {
@@ -121,8 +127,7 @@ impl Controller {
                 disk.limits = changes.apply(disk.limits);
             }
         })?;
-        let set =
-            FaultDisks::of(&self.pools.options().state_dir).set(record.id, &record.disk_settings());
+        let set = self.fault_disks().set(record.id, &record.disk_settings());
         set.map_err(|error| Error::FailedPrecondition(fault_disks::failure(record.id, &error)))
     }
 }

@@ -62,7 +62,7 @@ pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
         Some(image) => {
             storage_freeze::thaw_leftover(target.kernel(), record.id, image)?;
         }
-        // The image is gone, and the filesystem goes on without its name.
+        // The image can't be opened, and the filesystem is there.
         None if target.mount().is_some() => target.kernel().thaw(&target.root()?)?,
         None => return Ok(()),
     }

@@ -3,7 +3,7 @@
 
 use std::fs::{File, Metadata};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use hostloop_controllers::api::claim_fault::FaultKind;
@@ -92,9 +92,13 @@ fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError
     if !metadata.is_file() || metadata.ino() != recorded {
         return Ok(None);
     }
-    // The file that it looked at, whatever the name is for by now.
+    // The file that it looked at, whatever the name is for by now. A lease of users holds nothing up.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
-    let own = File::options().read(true).write(true).open(path);
+    let own = File::options()
+        .read(true)
+        .write(true)
+        .custom_flags(libc::O_NONBLOCK)
+        .open(path);
     let own = own.map_err(|e| kernel::Error::io("open", FILLER, e))?;
     Ok((!file::has_data(&own)?).then_some(own))
 }

@@ -38,8 +38,10 @@ fn change(target: &Target<'_>, is_due: impl Fn(u64) -> bool, bytes: u64) -> Resu
     let kernel = target.kernel();
     for info in target.state.own().filter(|info| is_due(info.size_limit)) {
         let device = kernel.loop_reopen(info)?;
-        kernel.loop_limit(&device, bytes)?;
+        let limited = kernel.loop_limit(&device, bytes);
+        // Only now: otherwise each look would make the next calls for others read all devices again.
+        kernel.forget_loops();
+        limited?;
     }
-    kernel.forget_loops();
     Ok(())
 }

@@ -4,6 +4,7 @@ use hostloop_fake_kernel::{Model, Stamps};
 use rstest::rstest;
 
 use super::*;
+use crate::fault_disks::testing::serve_idle_disk;
 use crate::kernel::{Filesystems, FsType, MountEntry, Mounts};
 use crate::record::Access;
 use crate::storage::{NewVolume, Reach, Reserve, SnapshotId, VolumeId};
@@ -74,6 +75,17 @@ fn a_limited_device_heals_in_place(#[case] fault: &str, #[case] bytes: u64) {
     assert_eq!(rig.record(id).fault, None);
     assert!(reasons(&rig, id).is_empty());
     assert_eq!(state(&rig, id, None), FaultState::Absent);
+}
+
+/// Each call for another volume would read all devices of the node again.
+#[test]
+fn a_look_at_a_limited_device_forgets_no_others() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.kernel
+        .hook("forget_loops", |_| panic!("nothing has changed"));
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    rig.kernel.behave();
 }
 
 #[rstest]
@@ -224,7 +236,7 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert!(!is_frozen(&rig));
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
     assert!(is_frozen(&rig));
-    thaw_all(&rig.node.pools);
+    let_all_go(&rig.node.pools);
     assert!(!is_frozen(&rig), "the process ends");
     assert_eq!(rig.record(id).freeze, None);
     assert!(rig.record(id).fault.is_some());
@@ -259,6 +271,50 @@ fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
     rig.publish(id, "a", "p", &cap, false).unwrap();
     assert!(!rig.kernel.is_frozen(rig.device(id).minor));
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+}
+
+#[test]
+fn a_frozen_filesystem_without_its_image_is_thawed() {
+    let (rig, id) = staged(FsType::Ext4);
+    let minor = rig.device(id).minor;
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    let image = format!("pool/volumes/{id}/image");
+    std::fs::remove_file(rig.root().join(image)).unwrap();
+    ask(&rig, id, None);
+    assert!(!rig.kernel.is_frozen(minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
+/// Such work holds the volume, so the fault could not end while it waits for the disk.
+#[test]
+fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
+    let (rig, id) = staged(FsType::Ext4);
+    rig.update(id, |record| record.fault_disk = Some(Box::default()));
+    let settings = serve_idle_disk(&rig.options.state_dir);
+    let is_slow = || !settings.lock().rules.is_empty();
+    let slow_down = || {
+        assert_eq!(state(&rig, id, Some("slow=5s")), FaultState::Active);
+        assert!(is_slow());
+    };
+    slow_down();
+    let pools = &rig.node.pools;
+    pools
+        .create_snapshot(&id, "s", &Default::default())
+        .unwrap();
+    assert!(!is_slow(), "a copy");
+    slow_down();
+    rig.expand(id, &rig.staging("a"), 600 * MI).unwrap();
+    assert!(!is_slow(), "growth");
+    slow_down();
+    rig.modify(&id.to_string(), "readAheadKiB=256").unwrap();
+    assert!(!is_slow(), "a change of attributes");
+    slow_down();
+    let_all_go(pools);
+    assert!(!is_slow(), "the process ends");
+    slow_down();
+    rig.unstage(id, "a").unwrap();
+    assert!(!is_slow(), "an unstaging");
+    assert!(rig.record(id).fault.is_some());
 }
 
 /// The program that has frozen it has to thaw it.

@@ -102,6 +102,7 @@ impl Node {
     ) -> Result<()> {
         let kernel = self.pools.kernel();
         let (image, identity) = self.image(record)?;
+        self.end_disk_delays(record);
         if self.thaw(record, &identity)? || is_outdated {
             state = self.state(&identity, &[path])?;
         }

@@ -59,6 +59,11 @@ impl Node {
         grown.map_err(|error| failed(record, &error))
     }
 
+    /// Ends the delays that a fault gives the disk of a volume, before this call waits for it.
+    pub(super) fn end_disk_delays(&self, record: &VolumeRecord) {
+        self.fault_disks().end_delays(record);
+    }
+
     /// Waits for the end of a volume's fault disk, after its loop device is detached. Only then the
     /// image has all that was written.
     pub(super) fn end_fault_disk(&self, record: &VolumeRecord) -> Result<()> {

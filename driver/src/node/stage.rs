@@ -189,7 +189,8 @@ impl Node {
     }
 
     /// Opens the image of a volume to stage, and looks at the kernel. Before that, it takes away
-    /// what an interrupted copy left: a frozen filesystem, and a mount of earlier versions.
+    /// what an interrupted copy left: a frozen filesystem, and a mount of earlier versions. And it ends
+    /// the delays of a fault.
     pub(super) fn find_to_stage(
         &self,
         record: &VolumeRecord,
@@ -198,6 +199,7 @@ impl Node {
         let (image, identity) = self.image(record)?;
         self.pools
             .unmount_scratch(record.id, kernel::file_id(&image)?)?;
+        self.end_disk_delays(record);
         if requested.capability.access != Access::Block {
             self.thaw(record, &identity)?;
         }

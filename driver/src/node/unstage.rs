@@ -105,6 +105,7 @@ impl Node {
         if !elsewhere.is_empty() {
             return Err(published(record.id, &elsewhere));
         }
+        self.end_disk_delays(record);
         let is_outdated =
             stage.capability.access != Access::Block && self.try_thaw(record, &identity)?;
         let left = if is_outdated {

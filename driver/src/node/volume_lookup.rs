@@ -177,14 +177,22 @@ impl Node {
     /// look at the kernel again. An unmounted filesystem is thawed by a mount, so a volume that was
     /// handed out as a device is left alone.
     pub(super) fn thaw(&self, record: &VolumeRecord, identity: &VolumeIdentity) -> Result<bool> {
-        let (Some(_), Some(image)) = (record.freeze, identity.image()) else {
-            return Ok(false);
-        };
         let stage = record.stage.as_deref();
-        if stage.is_some_and(|stage| stage.capability.access == Access::Block) {
+        let is_block = stage.is_some_and(|stage| stage.capability.access == Access::Block);
+        if record.freeze.is_none() || is_block {
             return Ok(false);
         }
-        freeze::thaw_leftover(self.pools.kernel(), record.id, image)?;
+        let kernel = self.pools.kernel();
+        if let Some(image) = identity.image() {
+            freeze::thaw_leftover(kernel, record.id, image)?;
+        } else {
+            // The image can't be opened. A mounted filesystem is there all the same.
+            let state = self.state(identity, &[])?;
+            let Some(mount) = stage.and_then(|stage| state.staged_mount(stage)) else {
+                return Ok(false);
+            };
+            kernel.thaw(&kernel.open_mount(mount)?)?;
+        }
         self.pools
             .clear_in_volume(&record.id, |r| r.freeze = None)?;
         Ok(true)

@@ -5,8 +5,10 @@ use std::time::Duration;
 
 use hostloop_fake_kernel::Model;
 use hostloop_proto::csi::StorageHealthErrorType;
+use rstest::rstest;
 
 use super::*;
+use crate::fault_disks::testing::serve_idle_disk;
 use crate::health;
 use crate::storage::{Error, VolumeHandle};
 use crate::testkit::{PATIENCE, Site, assert_soon, ext4, mount};
@@ -236,6 +238,32 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
         assert_eq!(refused.state, PoolFaultState::Refused);
         assert!(refused.message.contains(&id.to_string()), "{refused:?}");
     }
+}
+
+/// The fault of the claim could not end meanwhile, and such a disk blocks sync(2) of the node, too.
+#[rstest]
+#[case::missing("missing")]
+#[case::hanging("hanging")]
+fn a_pool_that_is_away_has_no_slow_disks(#[case] fault: &str) {
+    let rig = Rig::new(true);
+    let slow = crate::record::FaultRecord {
+        fault: "slow=5s,for=30s".to_owned(),
+        since_ns: 1,
+        over: false,
+        limit: None,
+        file: None,
+        ranges: Vec::new(),
+    };
+    let volume = rig.site.update(rig.site.make("one").id, |record| {
+        record.fault_disk = Some(Box::default());
+        record.fault = Some(Box::new(slow));
+    });
+    let settings = serve_idle_disk(&rig.site.options.state_dir);
+    *settings.lock() = volume.disk_settings();
+    assert!(!settings.lock().rules.is_empty());
+    assert_eq!(rig.state(Some(fault)), Some(PoolFaultState::Active));
+    assert!(settings.lock().rules.is_empty());
+    assert_eq!(rig.state(None), None);
 }
 
 #[test]

@@ -32,6 +32,15 @@ impl VolumeRecord {
             ..Settings::default()
         }
     }
+
+    /// True if a fault delays operations of the volume's fault disk.
+    pub(crate) fn has_slow_disk(&self) -> bool {
+        let rules = self.disk_settings().rules;
+        self.fault_disk.is_some()
+            && rules
+                .iter()
+                .any(|rule| matches!(rule.effect, Effect::DelayMicros(_)))
+    }
 }
 
 /// The rule of a fault; `None` for one that is not of single operations. That of a file is for these

@@ -237,6 +237,7 @@ impl Pools {
     pub(super) fn copy_images(&self, jobs: &[(&CopyJob, &File)]) -> Result<CopiedImages> {
         let targets: Vec<FreezeTarget> = jobs.iter().filter_map(|(job, _)| job.target()).collect();
         for (job, _) in jobs {
+            self.end_disk_delays(job);
             self.end_fault_disk(job)?;
         }
         let max_freeze = self.options.max_freeze;

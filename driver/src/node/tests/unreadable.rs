@@ -140,6 +140,19 @@ fn a_frozen_volume_with_an_unreadable_record_is_thawed() {
     rig.assert_nothing_left("unstage");
 }
 
+/// It would stay frozen after its last unmount, and block sync(2) of the node.
+#[test]
+fn a_frozen_filesystem_without_its_image_is_thawed_before_its_unmount() {
+    let rig = Rig::new();
+    let id = rig.staged(ext4(), "a", &mount("ext4"));
+    let minor = rig.device(id).minor;
+    rig.freeze(id, "a");
+    std::fs::remove_file(entry(&rig, id).join("image")).unwrap();
+    rig.unstage(id, "a").unwrap();
+    assert!(!rig.kernel.is_frozen(minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
 /// The image is removed by hand, and only the device still has the data.
 #[test]
 fn a_volume_in_use_without_its_image_is_not_deleted() {

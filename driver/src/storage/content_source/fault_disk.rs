@@ -29,6 +29,13 @@ impl Pools {
         })
     }
 
+    /// Ends the delays that a fault gives the disk of a source: a copy writes back first.
+    pub(super) fn end_disk_delays(&self, job: &CopyJob) {
+        if let Some(volume) = job.source.volume() {
+            FaultDisks::of(&self.options.state_dir).end_delays(volume);
+        }
+    }
+
     /// Flushes the fault disk of a source that is at rest. A filesystem that is mounted with
     /// nobarrier has not done that.
     pub(super) fn flush_fault_disk(&self, job: &CopyJob) -> Result<()> {

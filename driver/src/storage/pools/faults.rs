@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use super::Pools;
 use crate::diagnose::NotedFault;
+use crate::fault_disks::FaultDisks;
 use crate::storage::{Error, Pool, PoolId, Result, VolumeId};
 
 impl Pools {
@@ -23,9 +24,12 @@ impl Pools {
     /// opened again.
     pub fn set_aside(&self, slot: usize, why: String) -> Result<()> {
         let pool = self.of_slot(slot)?;
-        let slot = &mut self.slots.write()[slot];
-        slot.state = Err(why);
-        slot.set_aside = Some(pool);
+        {
+            let slot = &mut self.slots.write()[slot];
+            slot.state = Err(why);
+            slot.set_aside = Some(pool.clone());
+        }
+        self.end_delays_in(&pool);
         Ok(())
     }
 
@@ -68,8 +72,20 @@ impl Pools {
 
     /// Lets all that needs the pool's files wait, for this time at most.
     pub fn hold_up(&self, slot: usize, time: Duration) -> Result<()> {
-        self.of_slot(slot)?.layout.gate.close(time);
+        let pool = self.of_slot(slot)?;
+        pool.layout.gate.close(time);
+        self.end_delays_in(&pool);
         Ok(())
+    }
+
+    /// Ends the delays that faults of claims give the disks of a pool's volumes: these faults can't end
+    /// while the pool can't be reached.
+    fn end_delays_in(&self, pool: &Pool) {
+        let disks = FaultDisks::of(&self.options.state_dir);
+        let faulty = pool.index.read().faulty_volumes();
+        for volume in &faulty {
+            disks.end_delays(volume);
+        }
     }
 
     /// Ends [`Pools::hold_up`].

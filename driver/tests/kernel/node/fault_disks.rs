@@ -442,6 +442,22 @@ fn a_claim_makes_operations_fail_and_wait() {
     assert_ended(&rig, id);
 }
 
+/// Otherwise each operation of the unmount would come late, and the fault could not end meanwhile.
+#[test]
+fn a_slow_disk_does_not_delay_its_unstaging() {
+    let (rig, _server) = rig();
+    let id = volume(&rig, ext4(), 0);
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    write(&rig.staging("a").join("file"), "content", false).unwrap();
+    assert_eq!(ask(&rig, id, Some("slow=10s")), FaultState::Active);
+    let begin = Instant::now();
+    rig.unstage_patiently(id, "a");
+    // One operation may have begun before.
+    let took = begin.elapsed();
+    assert!(took < Duration::from_secs(20), "{took:?}");
+    assert_ended(&rig, id);
+}
+
 #[test]
 fn a_power_cut_of_the_disk_loses_its_write_cache() {
     let (rig, _server) = rig();
