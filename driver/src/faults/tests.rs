@@ -10,6 +10,8 @@ use crate::record::Access;
 use crate::storage::{NewVolume, Reach, Reserve, SnapshotId, VolumeId};
 use crate::testkit::*;
 
+mod full;
+
 type Rig = crate::testkit::Rig<Model>;
 
 const LONG_AGO: u64 = 1;
@@ -273,18 +275,6 @@ fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
 }
 
-#[test]
-fn a_frozen_filesystem_without_its_image_is_thawed() {
-    let (rig, id) = staged(FsType::Ext4);
-    let minor = rig.device(id).minor;
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    let image = format!("pool/volumes/{id}/image");
-    std::fs::remove_file(rig.root().join(image)).unwrap();
-    ask(&rig, id, None);
-    assert!(!rig.kernel.is_frozen(minor));
-    assert_eq!(rig.record(id).freeze, None);
-}
-
 /// Such work holds the volume, so the fault could not end while it waits for the disk.
 #[test]
 fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
@@ -361,129 +351,6 @@ fn what_stops_a_filesystem_after_the_next_staging_is_reported() {
     rig.stage(id, "a", &mount("ext4")).unwrap();
     rig.kernel.turn_read_only(rig.device(id).minor);
     assert_eq!(reasons(&rig, id), ["FilesystemReadOnly"]);
-}
-
-#[test]
-fn a_visible_file_takes_the_free_room() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    assert_eq!(file.metadata().unwrap().len(), 16 * MI);
-    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    rig.unstage(id, "a").unwrap();
-    let waits = ask(&rig, id, None);
-    assert_eq!(
-        (waits.state, waits.again),
-        (FaultState::Waiting, Some(LOOK))
-    );
-    assert!(rig.record(id).fault.is_some());
-    rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    assert!(!file.exists());
-    assert_eq!(rig.record(id).fault, None);
-}
-
-/// A filesystem keeps some of its free room for itself.
-#[test]
-fn a_filesystem_is_filled_in_ever_smaller_parts() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    rig.kernel.fail("allocate", 1, libc::ENOSPC);
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    let file = rig.staging("a").join("hostloop-fault-full");
-    assert_eq!(file.metadata().unwrap().len(), 16 * MI);
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-}
-
-#[test]
-fn a_file_of_users_is_neither_used_nor_removed() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
-    std::fs::write(&file, "theirs").unwrap();
-    let refused = ask(&rig, id, Some("full"));
-    assert_eq!(refused.state, FaultState::Refused);
-    assert!(
-        refused.message.contains("its users have a file"),
-        "{}",
-        refused.message
-    );
-    std::fs::remove_file(&file).unwrap();
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    // Its inode stays in use, so that the next file has another one.
-    std::fs::rename(&file, rig.staging("a").join("moved")).unwrap();
-    std::fs::write(&file, "theirs").unwrap();
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
-}
-
-/// Users may have removed the file, and any new one can have its inode number.
-#[test]
-fn a_file_with_data_of_users_stays() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    std::fs::write(&file, "theirs").unwrap();
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
-}
-
-/// The pool may be too full for a longer record.
-#[test]
-fn a_file_that_the_record_does_not_take_is_removed() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    // As it was before the file was made.
-    std::fs::remove_file(&file).unwrap();
-    rig.update(id, |record| record.fault.as_mut().unwrap().file = None);
-    let entry = rig.root().join("pool/volumes").join(id.to_string());
-    std::fs::rename(entry.join("volume.json"), entry.join("kept")).unwrap();
-    std::fs::create_dir(entry.join("volume.json")).unwrap();
-    let requested = ClaimFault::parse("full").unwrap();
-    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
-    assert!(matches!(failed, Err(FaultError::Pool(_))), "{failed:?}");
-    assert!(!file.exists());
-    std::fs::remove_dir(entry.join("volume.json")).unwrap();
-    std::fs::rename(entry.join("kept"), entry.join("volume.json")).unwrap();
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    assert!(!file.exists());
-}
-
-/// The process may end after it has made the file.
-#[test]
-fn an_empty_file_is_filled() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    let open = std::fs::File::options().write(true).open(&file).unwrap();
-    open.set_len(0).unwrap();
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    assert_eq!(open.metadata().unwrap().len(), 16 * MI);
-}
-
-#[test]
-fn a_read_only_filesystem_is_neither_filled_nor_emptied() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    rig.kernel.turn_read_only(rig.device(id).minor);
-    let waits = ask(&rig, id, None);
-    assert_eq!(waits.state, FaultState::Waiting);
-    assert!(waits.message.contains("has stopped"), "{}", waits.message);
-    rig.unstage(id, "a").unwrap();
-    rig.stage(id, "a", &mount("ext4")).unwrap();
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    rig.kernel.turn_read_only(rig.device(id).minor);
-    let refused = ask(&rig, id, Some("full"));
-    assert_eq!(refused.state, FaultState::Refused);
-    assert!(refused.message.contains("read-only"), "{}", refused.message);
 }
 
 /// What users make after the end is theirs, and nothing waits for a pod.
