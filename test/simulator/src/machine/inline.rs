@@ -176,6 +176,7 @@ mod tests {
             pace: Arc::default(),
             dead: CancellationToken::new(),
             refused: Arc::default(),
+            are_copies_fast: Arc::default(),
         };
         for number in 0..100 {
             let mut dice = Dice::of(inline.seed, "clones", number);
