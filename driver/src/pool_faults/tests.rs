@@ -250,6 +250,7 @@ fn a_pool_that_is_away_has_no_slow_disks(#[case] fault: &str) {
         fault: "slow=5s,for=30s".to_owned(),
         since_ns: 1,
         over: false,
+        is_past: false,
         limit: None,
         file: None,
         ranges: Vec::new(),
