@@ -81,11 +81,13 @@ impl Space {
         }
         let snapshots: Vec<&SnapshotRecord> = snapshots_of(contents).collect();
         let on_disk = volumes + bytes_of_snapshots(machine, &snapshots);
+        let images = images.saturating_sub(saved_by_images(machine));
         Space {
             promised: space.promised.max(on_disk),
             promised_at_most: volumes + changed.most_of_snapshots(&snapshots),
-            images: images.saturating_sub(saved_by_images(machine)),
-            backing: bytes_of_families(&pool, contents),
+            images,
+            // A family whose middle is gone counts as two.
+            backing: bytes_of_families(&pool, contents).min(images),
             ..space
         }
     }
