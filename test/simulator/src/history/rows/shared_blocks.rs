@@ -7,7 +7,7 @@ use crate::history::rows::{AT_ONCE, LATER, MODEST, SOON, after};
 use crate::history::{Action, Source, Step};
 
 /// Other rows have other labels.
-const LABELS: [&str; 3] = ["c", "d", "e"];
+const LABELS: [&str; 3] = ["d", "e", "f"];
 /// A time in which a pod writes to its volumes.
 const AFTER_WRITES: (u64, u64) = (60_000, 300_000);
 
