@@ -6,13 +6,19 @@
 //! for the server's version. If that is lower, the watch is answered as one from a version that the
 //! server has forgotten, and everything is listed again.
 //!
-//! This misses a server with versions that have caught up before that question, and one that goes
-//! back between two watches without being away. A server that is restored as its documentation
-//! advises skips versions instead, and forgets the older ones.
+//! A server that goes back between two watches ends none. The next one is then silent to its end,
+//! also without bookmarks, of which each other watch has one a minute. So the same question follows
+//! a silent watch.
+//!
+//! This misses a server with versions that have caught up before that question. A server that is
+//! restored as its documentation advises skips versions instead, and forgets the older ones.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
+use http_body::{Body as HttpBody, Frame, SizeHint};
 use kube::Client;
 use kube::client::Body;
 use parking_lot::Mutex;
@@ -29,6 +35,8 @@ struct Latest {
     end: Option<Instant>,
     /// True if it ended early, or did not begin.
     is_broken: bool,
+    /// True if it brought an event or a bookmark.
+    is_heard: bool,
 }
 
 impl Latest {
@@ -36,7 +44,7 @@ impl Latest {
     /// from its request, and this process from before it: none ends by itself before `end`.
     fn is_doubtful(&mut self) -> bool {
         let end = self.end.take();
-        self.is_broken |= end.is_some_and(|end| Instant::now() < end);
+        self.is_broken |= end.is_some_and(|end| Instant::now() < end || !self.is_heard);
         self.is_broken
     }
 }
@@ -58,14 +66,14 @@ pub(super) fn detecting(
                     // The next watch begins where this list ends.
                     *latest.lock() = Latest::default();
                 }
-                return Ok::<_, kube::Error>(answer);
+                return Ok::<_, kube::Error>(answer.map(WatchBody::unheard));
             }
             let from: u64 = number(&request, "resourceVersion=").unwrap_or(0);
             let path = request.uri().path().to_owned();
             let is_doubtful = latest.lock().is_doubtful();
             if is_doubtful && version(&client, &path).await? < from {
                 went_back();
-                return Ok(forgotten());
+                return Ok(forgotten().map(WatchBody::unheard));
             }
             let end = number(&request, "timeoutSeconds=").map(Duration::from_secs);
             let end = end.map(|time| Instant::now() + time);
@@ -74,13 +82,53 @@ pub(super) fn detecting(
             if answer.status().is_success() {
                 *latest.lock() = Latest {
                     end,
-                    is_broken: false,
+                    ..Latest::default()
                 };
             }
-            Ok(answer)
+            Ok(answer.map(|body| WatchBody {
+                body,
+                latest: Some(latest),
+            }))
         }
     });
     Client::new(service, namespace)
+}
+
+/// The body of an answer. It notes what a watch brings.
+struct WatchBody {
+    body: Body,
+    latest: Option<Arc<Mutex<Latest>>>,
+}
+
+impl WatchBody {
+    /// The body of another answer.
+    fn unheard(body: Body) -> WatchBody {
+        WatchBody { body, latest: None }
+    }
+}
+
+impl HttpBody for WatchBody {
+    type Data = <Body as HttpBody>::Data;
+    type Error = <Body as HttpBody>::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+        let polled = Pin::new(&mut self.body).poll_frame(context);
+        if let (Poll::Ready(Some(Ok(_))), Some(latest)) = (&polled, &self.latest) {
+            latest.lock().is_heard = true;
+        }
+        polled
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
 }
 
 /// The number that follows `name` in the query of a request.

@@ -1,5 +1,7 @@
 //! The store of an API server that goes back to a backup.
 
+use hostloop_fake_api::Fault;
+
 use super::*;
 
 /// How long a watch takes.
@@ -82,6 +84,28 @@ async fn a_store_goes_back_at_the_end_of_a_watch() {
     tokio::time::sleep(WATCH - Duration::from_millis(500)).await;
     api.restore(&backup);
     tokio::time::sleep(Duration::from_secs(5)).await;
+    assert_eq!(phases(&watch), expect(&[("a", "Pending")]));
+    ended.await;
+}
+
+/// The server is restored between two watches. The next one is from a version that is still to come,
+/// so it is silent to its end.
+#[tokio::test(start_paused = true)]
+async fn a_store_goes_back_after_a_silent_watch() {
+    let api = crate::testing::FakeApi::default();
+    api.put(volume("a", "Pending"));
+    let backup = api.backup();
+    api.put(volume("a", "Bound"));
+    let (watch, ended) = running(&api);
+    watch.synced().await;
+    tokio::time::sleep(WATCH - Duration::from_secs(1)).await;
+    let delay = Fault::Delay(Duration::from_secs(5));
+    api.fault(&["GET"], "persistentvolumes", Some(1), delay);
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    api.restore(&backup);
+    tokio::time::sleep(WATCH).await;
+    assert_eq!(phases(&watch), expect(&[("a", "Bound")]));
+    tokio::time::sleep(Duration::from_secs(10)).await;
     assert_eq!(phases(&watch), expect(&[("a", "Pending")]));
     ended.await;
 }
