@@ -86,7 +86,7 @@ impl Space {
             promised: space.promised.max(on_disk),
             promised_at_most: volumes + changed.most_of_snapshots(&snapshots),
             images,
-            // A family whose middle is gone counts as two.
+            // If an image between two others of a family is gone, the family counts as two.
             backing: bytes_of_families(&pool, contents).min(images),
             ..space
         }
@@ -219,7 +219,7 @@ impl Promises {
         self.too_high = too_high;
     }
 
-    /// The space of the pool of a node now.
+    /// The space of a node's pool, as it is now.
     pub(super) fn space_now(&self, machine: &Machine) -> Space {
         Space::of(machine, &machine.contents(), &self.changed)
     }
