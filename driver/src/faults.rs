@@ -47,7 +47,7 @@ pub fn faulty(pools: &Pools) -> Vec<String> {
 /// Thaws what faults have frozen, and ends the delays of fault disks, before the process ends: another
 /// one may never start. The records keep the faults, which the next process goes on with while they
 /// last. No call may be under way.
-pub fn let_all_go(pools: &Pools) {
+pub fn unblock_all(pools: &Pools) {
     let volumes = pools.faulty_volumes();
     for volume in volumes.iter().filter(|volume| volume.is_frozen_by_fault()) {
         let target = Target::find(pools, volume.clone());

@@ -288,7 +288,7 @@ async fn finish(
     server.locks().drained().await;
     let pools = server.pools().clone();
     blocking
-        .run("faults", move || faults::let_all_go(&pools))
+        .run("faults", move || faults::unblock_all(&pools))
         .await;
 }
 

@@ -238,7 +238,7 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert!(!is_frozen(&rig));
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
     assert!(is_frozen(&rig));
-    let_all_go(&rig.node.pools);
+    unblock_all(&rig.node.pools);
     assert!(!is_frozen(&rig), "the process ends");
     assert_eq!(rig.record(id).freeze, None);
     assert!(rig.record(id).fault.is_some());
@@ -299,7 +299,7 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     rig.modify(&id.to_string(), "readAheadKiB=256").unwrap();
     assert!(!is_slow(), "a change of attributes");
     slow_down();
-    let_all_go(pools);
+    unblock_all(pools);
     assert!(!is_slow(), "the process ends");
     slow_down();
     rig.unstage(id, "a").unwrap();
