@@ -29,10 +29,11 @@ impl Node {
         let done = match self.found_volume(id)? {
             FoundVolume::Recorded(record) => self.unstage_recorded(&record, &path),
             // A pod must be able to end while its volume's pool is missing. The record still says
-            // "staged" until recovery finds no trace of the volume in the kernel.
+            // "staged" until recovery finds no trace of the volume in the kernel. After a fault that
+            // has only set the pool aside, no recovery follows.
             FoundVolume::Unrecorded(identity) => self
                 .unstage_unrecorded(&identity, &path)
-                .inspect(|()| self.pools.clear_stage_aside(identity.id(), &path)),
+                .inspect(|()| self.pools.clear_stage_if_set_aside(identity.id(), &path)),
             FoundVolume::Unknown => self.nothing_at(&path),
         };
         done.map(|()| csi::NodeUnstageVolumeResponse {})

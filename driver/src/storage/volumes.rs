@@ -54,15 +54,15 @@ impl Pools {
 
     /// Clears a completed state from a record. If the pool takes no writes, only the index
     /// changes. The record on disk then claims more than the kernel shows, as after a crash.
-    /// [`Pools::tend`] tries to write `volume.json` again. No recovery follows the end of a fault that
-    /// lets a pool be missing, so this is done in such a pool, too.
+    /// [`Pools::tend`] tries to write `volume.json` again. This also works in a pool that a fault has set
+    /// aside: no recovery follows the end of that fault, so what is not cleared now would stay.
     pub fn clear_in_volume(
         &self,
         id: &VolumeId,
         change: impl FnOnce(&mut VolumeRecord),
     ) -> Result<()> {
         let pool = match self.with_id(id.pool()) {
-            Err(missing) => self.aside(id.pool()).ok_or(missing)?,
+            Err(missing) => self.pool_set_aside(id.pool()).ok_or(missing)?,
             open => open?,
         };
         pool.clear(id, change)

@@ -42,17 +42,17 @@ impl Pools {
     }
 
     /// The pool with this identity, if it is only set aside.
-    pub(in crate::storage) fn aside(&self, id: PoolId) -> Option<Arc<Pool>> {
+    pub(in crate::storage) fn pool_set_aside(&self, id: PoolId) -> Option<Arc<Pool>> {
         let slots = self.slots.read();
         let mut aside = slots.iter().filter_map(|slot| slot.set_aside.clone());
         aside.find(|pool| pool.id() == id)
     }
 
-    /// Notes that a volume was unstaged at this path, if its pool is only set aside: no recovery follows
-    /// that would find no trace of it. The stage of a volume on a fault disk says which file its device
-    /// is over, so it stays.
-    pub fn clear_stage_aside(&self, id: VolumeId, path: &Path) {
-        if self.aside(id.pool()).is_none() {
+    /// Notes that a volume was unstaged at this path, if its pool is only set aside: then no recovery
+    /// follows, which would clear the stage. The stage of a volume on a fault disk stays, because it says
+    /// which file the volume's device is over.
+    pub fn clear_stage_if_set_aside(&self, id: VolumeId, path: &Path) {
+        if self.pool_set_aside(id.pool()).is_none() {
             return;
         }
         let cleared = self.clear_in_volume(&id, |record| {
@@ -78,8 +78,8 @@ impl Pools {
         Ok(())
     }
 
-    /// Ends the delays that faults of claims give the disks of a pool's volumes: these faults can't end
-    /// while the pool can't be reached.
+    /// Ends the delays that faults of claims give the disks of a pool's volumes: as long as the pool can't
+    /// be reached, these faults can't end.
     fn end_delays_in(&self, pool: &Pool) {
         let disks = FaultDisks::of(&self.options.state_dir);
         let faulty = pool.index.read().faulty_volumes();
