@@ -51,7 +51,7 @@ impl ClaimFaults {
     }
 
     /// The claim that the volume is bound to. One that is too large to be read asks for nothing:
-    /// otherwise its users could keep a fault that is over its time.
+    /// otherwise its users could keep a fault longer than its time.
     async fn claim_of(
         &self,
         volume: &PersistentVolume,

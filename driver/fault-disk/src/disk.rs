@@ -367,9 +367,9 @@ pub(crate) fn cut_power(
             Err(e) => failed = Some((disk, e)),
         }
     }
+    // A message takes memory, which may wait for a disk that is locked.
     drop(caches);
     if let Some((disk, e)) = failed {
-        // The message takes memory, which may wait for a disk that is locked.
         let what = format!("to write what a power cut keeps of {}", disk.name);
         return Err(Error::system(what, e));
     }

@@ -92,7 +92,7 @@ fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError
     if !metadata.is_file() || metadata.ino() != recorded {
         return Ok(None);
     }
-    // The file that it looked at, whatever the name is for by now. A lease of users holds nothing up.
+    // The same file, whatever has its name by now. A lease that users have on it delays nothing.
     let path = format!("/proc/self/fd/{}", found.as_raw_fd());
     let own = File::options()
         .read(true)

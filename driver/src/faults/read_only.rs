@@ -15,8 +15,8 @@ pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle
     }
 }
 
-/// True if the last option of the class about errors is to go on. An error would stay in the
-/// superblock then, and have no other effect.
+/// True if the last `errors=` option of the class is to go on. Then an error would stay in the
+/// superblock, and have no other effect.
 fn ignores_errors(target: &Target<'_>) -> bool {
     let stage = target.record.stage.as_deref().into_iter();
     let flags = stage.flat_map(|stage| stage.capability.access.flags());

@@ -39,7 +39,8 @@ fn change(target: &Target<'_>, is_due: impl Fn(u64) -> bool, bytes: u64) -> Resu
     for info in target.state.own().filter(|info| is_due(info.size_limit)) {
         let device = kernel.loop_reopen(info)?;
         let limited = kernel.loop_limit(&device, bytes);
-        // Only now: otherwise each look would make the next calls for others read all devices again.
+        // Only after a change: otherwise each look would make the next calls for other volumes read
+        // all devices again.
         kernel.forget_loops();
         limited?;
     }

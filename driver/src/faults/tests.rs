@@ -79,7 +79,7 @@ fn a_limited_device_heals_in_place(#[case] fault: &str, #[case] bytes: u64) {
     assert_eq!(state(&rig, id, None), FaultState::Absent);
 }
 
-/// Each call for another volume would read all devices of the node again.
+/// Otherwise each call for another volume would read all devices of the node again.
 #[test]
 fn a_look_at_a_limited_device_forgets_no_others() {
     let (rig, id) = staged(FsType::Ext4);
@@ -250,7 +250,7 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert_eq!(rig.record(id).freeze, None);
 }
 
-/// It blocks sync(2) of the node, whatever has become of its image.
+/// A frozen filesystem blocks sync(2) of the node, whatever has become of its image.
 #[test]
 fn a_frozen_filesystem_is_thawed_without_its_image() {
     let (rig, id) = staged(FsType::Ext4);
@@ -275,7 +275,7 @@ fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
 }
 
-/// Such work holds the volume, so the fault could not end while it waits for the disk.
+/// Such work holds the volume, so the fault could not end while the work waits for the disk.
 #[test]
 fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     let (rig, id) = staged(FsType::Ext4);
@@ -338,7 +338,7 @@ fn an_ext4_becomes_read_only_until_it_is_staged_again() {
     assert!(reasons(&rig, id).is_empty());
 }
 
-/// It is an error of its own, and no fault.
+/// Such a stop has another cause than the fault.
 #[test]
 fn what_stops_a_filesystem_after_the_next_staging_is_reported() {
     let (rig, id) = staged(FsType::Ext4);

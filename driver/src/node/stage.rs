@@ -189,8 +189,8 @@ impl Node {
     }
 
     /// Opens the image of a volume to stage, and looks at the kernel. Before that, it takes away
-    /// what an interrupted copy left: a frozen filesystem, and a mount of earlier versions. And it ends
-    /// the delays of a fault.
+    /// what an interrupted copy left: a frozen filesystem, and a mount of earlier versions. It also
+    /// ends the delays of a fault.
     pub(super) fn find_to_stage(
         &self,
         record: &VolumeRecord,
@@ -357,7 +357,7 @@ impl Node {
                 && !is_attached
                 && let Some(fault) = &mut r.fault
             {
-                // What stops the filesystem from now on is not its doing.
+                // From now on, the fault is not what stops the filesystem.
                 fault.is_past = fault.over;
             }
             match (&requested.capability.access, r.format) {

@@ -16,9 +16,10 @@ impl Pool {
     /// Makes the file, as large as the filesystem allows.
     pub(in crate::storage) fn fill(&self) -> Result<()> {
         self.empty()?;
-        // The look at its opening may be long ago.
+        // The pool was opened with this filesystem to itself, which may be long ago.
         if !nothing_else_in(self)? {
-            let why = "its filesystem holds other files by now, which would have no room either";
+            let why = "its filesystem holds other files by now, which would have no room either: move \
+                       these away first";
             return Err(Error::Refused(why.to_owned()));
         }
         let root = self.layout.root();
