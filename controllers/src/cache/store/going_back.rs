@@ -6,9 +6,9 @@
 //! for the server's version. If that is lower, the watch is answered as one from a version that the
 //! server has forgotten, and everything is listed again.
 //!
-//! A server that goes back between two watches ends none. The next one is then silent to its end,
-//! also without bookmarks, of which each other watch has one a minute. So the same question follows
-//! a silent watch.
+//! A server that goes back between two watches breaks neither. The next watch is then silent to its
+//! end. It has no bookmark either, of which any other watch has one a minute. So the same question
+//! follows a silent watch.
 //!
 //! This misses a server with versions that have caught up before that question. A server that is
 //! restored as its documentation advises skips versions instead, and forgets the older ones.
@@ -33,7 +33,7 @@ use crate::client::kube::is_watch;
 struct Latest {
     /// When it ends if nothing ends it early.
     end: Option<Instant>,
-    /// True if it ended early, or did not begin.
+    /// True if it ended early or silent, or did not begin.
     is_broken: bool,
     /// True if it brought an event or a bookmark.
     is_heard: bool,
@@ -66,14 +66,14 @@ pub(super) fn detecting(
                     // The next watch begins where this list ends.
                     *latest.lock() = Latest::default();
                 }
-                return Ok::<_, kube::Error>(answer.map(WatchBody::unheard));
+                return Ok::<_, kube::Error>(answer.map(WatchBody::plain));
             }
             let from: u64 = number(&request, "resourceVersion=").unwrap_or(0);
             let path = request.uri().path().to_owned();
             let is_doubtful = latest.lock().is_doubtful();
             if is_doubtful && version(&client, &path).await? < from {
                 went_back();
-                return Ok(forgotten().map(WatchBody::unheard));
+                return Ok(forgotten().map(WatchBody::plain));
             }
             let end = number(&request, "timeoutSeconds=").map(Duration::from_secs);
             let end = end.map(|time| Instant::now() + time);
@@ -94,15 +94,16 @@ pub(super) fn detecting(
     Client::new(service, namespace)
 }
 
-/// The body of an answer. It notes what a watch brings.
+/// The body of an answer. That of a watch notes that the watch has brought something.
 struct WatchBody {
     body: Body,
+    /// `None` for an answer that is not a watch.
     latest: Option<Arc<Mutex<Latest>>>,
 }
 
 impl WatchBody {
-    /// The body of another answer.
-    fn unheard(body: Body) -> WatchBody {
+    /// The body of an answer that is not a watch.
+    fn plain(body: Body) -> WatchBody {
         WatchBody { body, latest: None }
     }
 }

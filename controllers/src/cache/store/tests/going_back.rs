@@ -1,6 +1,6 @@
 //! The store of an API server that goes back to a backup.
 
-use hostloop_fake_api::Fault;
+use hostloop_fake_api::{Backup, Fault};
 
 use super::*;
 
@@ -40,6 +40,14 @@ async fn watching(
     (watch, ended)
 }
 
+/// A backup of a server on which a volume is bound since then.
+fn changed_since_backup(api: &crate::testing::FakeApi) -> Backup {
+    api.put(volume("a", "Pending"));
+    let backup = api.backup();
+    api.put(volume("a", "Bound"));
+    backup
+}
+
 /// What came after the backup is forgotten, what was deleted after it is back, and so is what had
 /// changed. New changes are seen, although their versions have been there before.
 #[tokio::test(start_paused = true)]
@@ -75,9 +83,7 @@ async fn a_store_goes_back_with_its_server() {
 #[tokio::test(start_paused = true)]
 async fn a_store_goes_back_at_the_end_of_a_watch() {
     let api = crate::testing::FakeApi::default();
-    api.put(volume("a", "Pending"));
-    let backup = api.backup();
-    api.put(volume("a", "Bound"));
+    let backup = changed_since_backup(&api);
     let (watch, ended) = running(&api);
     watch.synced().await;
     assert_eq!(phases(&watch), expect(&[("a", "Bound")]));
@@ -93,9 +99,7 @@ async fn a_store_goes_back_at_the_end_of_a_watch() {
 #[tokio::test(start_paused = true)]
 async fn a_store_goes_back_after_a_silent_watch() {
     let api = crate::testing::FakeApi::default();
-    api.put(volume("a", "Pending"));
-    let backup = api.backup();
-    api.put(volume("a", "Bound"));
+    let backup = changed_since_backup(&api);
     let (watch, ended) = running(&api);
     watch.synced().await;
     tokio::time::sleep(WATCH - Duration::from_secs(1)).await;
