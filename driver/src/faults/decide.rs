@@ -78,13 +78,9 @@ mod tests {
 
     fn record(fault: &str, over: bool) -> Option<FaultRecord> {
         Some(FaultRecord {
-            fault: fault.to_owned(),
             since_ns: 100 * SECOND,
             over,
-            limit: None,
-            file: None,
-            ranges: Vec::new(),
-            is_past: false,
+            ..FaultRecord::of(fault)
         })
     }
 

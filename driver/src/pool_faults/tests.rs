@@ -10,6 +10,7 @@ use rstest::rstest;
 use super::*;
 use crate::fault_disks::testing::serve_idle_disk;
 use crate::health;
+use crate::record::{FaultRecord, FreezeIntent};
 use crate::storage::{Error, VolumeHandle};
 use crate::testkit::{PATIENCE, Site, assert_soon, ext4, mount};
 
@@ -89,7 +90,7 @@ fn what_ends_while_a_pool_is_missing_has_ended_afterwards() {
     let id = rig.staged(ext4(), "a", &mount("ext4"));
     let pools = &rig.node.pools;
     rig.update(id, |record| {
-        record.freeze = Some(crate::record::FreezeIntent { since_ns: 1 });
+        record.freeze = Some(FreezeIntent { since_ns: 1 });
     });
     pools.set_aside(0, "it is missing".to_owned()).unwrap();
     // A copy ends, and so does the last pod.
@@ -217,20 +218,12 @@ fn a_process_that_ends_ends_its_faults_and_the_next_one_has_none() {
 fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
     let rig = Rig::new(true);
     let id = rig.site.make("one").id;
-    let frozen = crate::record::FaultRecord {
-        fault: "frozen,for=30s".to_owned(),
-        since_ns: 1,
-        over: false,
-        limit: None,
-        file: None,
-        ranges: Vec::new(),
-        is_past: false,
-    };
+    let frozen = FaultRecord::of("frozen,for=30s");
     rig.site
         .pools()
         .update_volume(&id, |record| {
             record.fault = Some(Box::new(frozen));
-            record.freeze = Some(crate::record::FreezeIntent { since_ns: 1 });
+            record.freeze = Some(FreezeIntent { since_ns: 1 });
         })
         .unwrap();
     for fault in ["missing", "hanging"] {
@@ -246,15 +239,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
 #[case::hanging("hanging")]
 fn a_pool_that_is_away_has_no_slow_disks(#[case] fault: &str) {
     let rig = Rig::new(true);
-    let slow = crate::record::FaultRecord {
-        fault: "slow=5s,for=30s".to_owned(),
-        since_ns: 1,
-        over: false,
-        is_past: false,
-        limit: None,
-        file: None,
-        ranges: Vec::new(),
-    };
+    let slow = FaultRecord::of("slow=5s,for=30s");
     let volume = rig.site.update(rig.site.make("one").id, |record| {
         record.fault_disk = Some(Box::default());
         record.fault = Some(Box::new(slow));

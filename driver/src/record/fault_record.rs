@@ -25,7 +25,7 @@ pub struct FaultRecord {
     /// The bytes of the fault disk that the file of the fault had when it began.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub ranges: Vec<Range<u64>>,
-    /// No effect of the fault is left: a staging with a new device has followed its end.
+    /// No effect of it is left: since its end, the volume was staged with a new device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_past: bool,
 }
@@ -40,6 +40,22 @@ impl FaultRecord {
     /// True if pods can't use the volume meanwhile. With other faults, a part of it fails.
     pub(crate) fn is_total(&self) -> bool {
         !["eio-from", "full", "eio", "enospc", "slow"].contains(&self.name())
+    }
+}
+
+#[cfg(test)]
+impl FaultRecord {
+    /// A fault that has begun long ago, and lasts.
+    pub(crate) fn of(fault: &str) -> FaultRecord {
+        FaultRecord {
+            fault: fault.to_owned(),
+            since_ns: 1,
+            over: false,
+            limit: None,
+            file: None,
+            ranges: Vec::new(),
+            is_past: false,
+        }
     }
 }
 
@@ -76,15 +92,7 @@ mod tests {
             ("full,for=600s,seed=1", "full", false),
             ("", "", true),
         ] {
-            let record = FaultRecord {
-                fault: fault.to_owned(),
-                since_ns: 1,
-                over: false,
-                limit: None,
-                file: None,
-                ranges: Vec::new(),
-                is_past: false,
-            };
+            let record = FaultRecord::of(fault);
             assert_eq!((record.name(), record.is_total()), (name, is_total));
         }
     }

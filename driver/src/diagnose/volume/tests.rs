@@ -124,13 +124,9 @@ impl Scene {
     /// Gives the volume this fault in its record.
     fn fault(self, fault: &str, over: bool, limit: Option<u64>) -> Scene {
         let fault = FaultRecord {
-            fault: fault.to_owned(),
-            since_ns: 1,
             over,
             limit,
-            file: None,
-            ranges: Vec::new(),
-            is_past: false,
+            ..FaultRecord::of(fault)
         };
         self.with(|s| s.record.fault = Some(Box::new(fault)))
     }

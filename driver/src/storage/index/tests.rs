@@ -33,15 +33,7 @@ fn volumes_with_a_fault_are_known_without_a_look_at_all() {
     let site = Site::fake(&["a"]);
     let (one, two) = (site.make("one"), site.make("two"));
     let faulty = VolumeRecord {
-        fault: Some(Box::new(FaultRecord {
-            fault: "gone,for=600s".to_owned(),
-            since_ns: 1,
-            over: false,
-            limit: None,
-            file: None,
-            ranges: Vec::new(),
-            is_past: false,
-        })),
+        fault: Some(Box::new(FaultRecord::of("gone,for=600s"))),
         ..(*one).clone()
     };
     let faulty = Arc::new(faulty);

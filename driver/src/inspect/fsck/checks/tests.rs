@@ -213,13 +213,8 @@ impl Scene {
     /// Gives the first volume this fault in its record.
     pub(crate) fn set_fault(&mut self, fault: &str, over: bool) {
         self.volume(0).fault = Some(Box::new(FaultRecord {
-            fault: fault.to_owned(),
-            since_ns: 1,
             over,
-            limit: None,
-            file: None,
-            ranges: Vec::new(),
-            is_past: false,
+            ..FaultRecord::of(fault)
         }));
     }
 
