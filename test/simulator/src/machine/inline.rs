@@ -143,19 +143,25 @@ impl Executor for Inline {
 mod tests {
     use super::*;
 
+    fn with_long_copies() -> Inline {
+        Inline {
+            seed: 0,
+            node: "n",
+            copies: Copies::Long,
+            prompt: false,
+            pace: Arc::default(),
+            dead: CancellationToken::new(),
+            refused: Arc::default(),
+            are_copies_fast: Arc::default(),
+        }
+    }
+
     #[test]
     fn a_copy_takes_as_long_as_other_work_after_a_refused_one_and_in_the_end() {
         for (refused, fast) in [(false, false), (true, false), (false, true)] {
-            let inline = Inline {
-                seed: 0,
-                node: "n",
-                copies: Copies::Long,
-                prompt: false,
-                pace: Arc::default(),
-                dead: CancellationToken::new(),
-                refused: Arc::new(AtomicBool::new(refused)),
-                are_copies_fast: Arc::new(AtomicBool::new(fast)),
-            };
+            let inline = with_long_copies();
+            inline.refused.store(refused, Ordering::Relaxed);
+            inline.are_copies_fast.store(fast, Ordering::Relaxed);
             let times = (0..100).map(|number| {
                 let mut dice = Dice::of(inline.seed, "copies", number);
                 inline.time(COPIES, &mut dice)
@@ -168,16 +174,7 @@ mod tests {
 
     #[test]
     fn a_clone_takes_as_long_as_other_work() {
-        let inline = Inline {
-            seed: 0,
-            node: "n",
-            copies: Copies::Long,
-            prompt: false,
-            pace: Arc::default(),
-            dead: CancellationToken::new(),
-            refused: Arc::default(),
-            are_copies_fast: Arc::default(),
-        };
+        let inline = with_long_copies();
         for number in 0..100 {
             let mut dice = Dice::of(inline.seed, "clones", number);
             let time = inline.time("snapshots and clones", &mut dice);
