@@ -96,7 +96,7 @@ impl Process {
         self.until_listening(socket, connect_stream).await
     }
 
-    /// Waits until the program listens at a socket that this connects to.
+    /// Waits until the program listens at this socket, to which `connect` connects.
     async fn until_listening(
         mut self,
         socket: &Path,

@@ -136,8 +136,8 @@ impl Model {
         self.script.lock().disk = Some(Arc::new(disk));
     }
 
-    /// Lets files be cloned, or not, whatever the machine's own filesystem can do. Below, such a
-    /// clone shares no blocks: [`Model::shared_blocks`] says which ones it would share.
+    /// Lets files be cloned, or not, whatever the machine's own filesystem can do. Such a clone
+    /// is a copy there: [`Model::shared_blocks`] says which blocks it would share.
     pub fn set_reflinks(&self, possible: bool) {
         self.script.lock().reflinks = Some(possible);
     }

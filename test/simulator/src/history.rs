@@ -49,8 +49,8 @@ impl World {
         }
     }
 
-    /// The number of steps of a new history. Each ends with more than two hours of rest, in which
-    /// three nodes cost most of the time of a history of 60 steps.
+    /// The number of steps of a new history. Each history ends with more than two hours of rest. With
+    /// three nodes, this rest takes most of the time that a history of 60 steps needs.
     pub(crate) fn steps(self) -> u64 {
         match self {
             World::Calm => 60,
@@ -59,8 +59,8 @@ impl World {
     }
 }
 
-/// The time before a step, in milliseconds. With more steps, users rest less often, so that a history
-/// has about as many long rests.
+/// The time before a step, in milliseconds. With more steps, users rest less often, so that all
+/// histories have about as many long rests.
 fn pause(world: World, dice: &mut Dice) -> u64 {
     let [at_once, soon, later] = match world {
         World::Calm => [45, 75, 96],

@@ -431,8 +431,8 @@ impl Machine {
     }
 }
 
-/// How often the controllers of nodes look for room that others took or freed. Seldom is half as long
-/// as they may publish too much.
+/// How often the controllers of nodes look for room that others took or freed. If they do it seldom,
+/// that is half of the time for which they may publish too much.
 fn capacity_poll(history: &History) -> &'static str {
     if history.options.contains(&ClusterOption::RareCapacityPolls) {
         "150s"

@@ -1,9 +1,9 @@
 //! The blocks that files share after clones.
 //!
-//! A clone of the model copies bytes, because the files below are the machine's own. So the model
-//! notes itself what they would share on a filesystem with reflinks: a clone has all blocks of its
-//! source, and a block that is written to becomes the file's own. Users write to the first block of
-//! an image alone, so a file has two parts here, that one and the rest.
+//! A clone of the model copies bytes, because the files are the machine's own. So the model itself
+//! notes what they would share on a filesystem with reflinks: a clone has all blocks of its source,
+//! and a block that is written to becomes the file's own. Users write to the first block of an image
+//! alone, so a file has two parts here: the first block and the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -150,8 +150,8 @@ impl SharedBlocks {
         self.0.lock().files.is_empty()
     }
 
-    /// The bytes that these files take less on their disk than all of them have: what several of
-    /// them share is there once.
+    /// The bytes that sharing saves these files on their disk: what several of them have is there
+    /// once.
     pub fn saved_bytes(&self, files: &BTreeSet<FileId>) -> u64 {
         let sharers = self.0.lock();
         let (mut all, mut on_disk) = (0, BTreeMap::new());

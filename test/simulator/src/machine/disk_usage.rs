@@ -99,11 +99,12 @@ pub(crate) fn used_in(folder: &Path, shared: &SharedBlocks) -> u64 {
     allocated.saturating_sub(saved)
 }
 
-/// The space that all files in a folder have, in bytes. Adds the files to these, if any are wanted.
+/// The space that all files in a folder have, in bytes. Adds their identities to `files`, if there is
+/// such a set.
 fn allocated_in(folder: &Path, files: &mut Option<BTreeSet<FileId>>) -> u64 {
     let mut allocated = 0;
     for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
-        // Otherwise, it has just been removed.
+        // A file without metadata has just been removed.
         let Ok(found) = entry.metadata() else {
             continue;
         };

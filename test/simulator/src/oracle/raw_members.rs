@@ -1,6 +1,6 @@
 //! A group of several volumes has none of them as a pod was writing to it as a raw block device. Such a
-//! volume can't be frozen, so the group would not be of one instant. What is refused for such a use has
-//! such a volume.
+//! volume can't be frozen, so the group would not be of one instant. A refusal for this reason names a
+//! volume that is a raw block device.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

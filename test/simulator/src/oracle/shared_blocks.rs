@@ -13,8 +13,8 @@ use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
 use crate::machine::disk_usage::identity;
 use crate::machine::{Contents, Machine};
 
-/// What of each snapshot was not in the one before it, in bytes: by its volume, and in the order of
-/// their times. Those of deleted ones stay, because others may promise it instead.
+/// How many bytes of each snapshot were not in the one before it, by volume and in the order of time.
+/// Those of deleted snapshots stay, because other snapshots may promise them instead.
 #[derive(Default)]
 pub(super) struct ChangedBlocks(BTreeMap<String, BTreeMap<String, u64>>);
 
@@ -79,8 +79,8 @@ fn common_bytes(machine: &Machine, before: &str, snapshot: &str) -> u64 {
     common.unwrap_or_default()
 }
 
-/// What the snapshots of a node have on its disk if nothing else has it, in bytes. Those of two volumes
-/// promise what they share twice.
+/// What the snapshots of a node have on its disk if nothing else has it, in bytes. What the snapshots
+/// of two volumes share counts twice, because both promise it.
 pub(super) fn bytes_of_snapshots(machine: &Machine, snapshots: &[&SnapshotRecord]) -> u64 {
     let mut of_volumes: BTreeMap<String, Vec<&SnapshotRecord>> = BTreeMap::new();
     for snapshot in snapshots {
@@ -96,8 +96,7 @@ pub(super) fn bytes_of_snapshots(machine: &Machine, snapshots: &[&SnapshotRecord
     bytes.sum()
 }
 
-/// The bytes that the images of a node's volumes and snapshots take less on its disk than all of them
-/// have.
+/// The bytes that sharing saves the images of a node's volumes and snapshots on its disk.
 pub(super) fn saved_by_images(machine: &Machine) -> u64 {
     let folders = [VOLUMES, SNAPSHOTS].map(|folder| machine.pool().join(folder));
     let entries = folders
@@ -113,7 +112,7 @@ fn saved_by(machine: &Machine, images: impl Iterator<Item = PathBuf>) -> u64 {
 }
 
 /// What images have on the disk beyond doubt, in bytes: the largest of each family. A family is an
-/// image, its copies, and theirs. Any of them may share all of its blocks.
+/// image, its copies, and their copies. Any of them may share all of its blocks.
 pub(super) fn bytes_of_families(pool: &Path, contents: &Contents) -> u64 {
     let volumes = contents.volumes.iter().map(|volume| {
         let source = volume.source.as_deref().map(|source| match source {
@@ -140,7 +139,7 @@ pub(super) fn bytes_of_families(pool: &Path, contents: &Contents) -> u64 {
     largest.into_values().sum()
 }
 
-/// What a handle goes back to, by the sources of what is there.
+/// The oldest handle that this one goes back to, or itself, by the sources of what is there.
 fn eldest<'a>(handle: &'a str, sources: &BTreeMap<&'a str, &'a str>) -> &'a str {
     let mut eldest = handle;
     // No handle is its own source.

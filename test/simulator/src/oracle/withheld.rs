@@ -51,7 +51,7 @@ impl Withheld {
     pub(super) fn check(&self, cluster: &Cluster, promises: &Promises) {
         if cluster.has_no_troubles() {
             let machines = cluster.machines.iter();
-            for breach in machines.filter_map(|machine| is_unknown(machine, promises)) {
+            for breach in machines.filter_map(|machine| unknown_room(machine, promises)) {
                 trace::violation(breach);
             }
         }
@@ -87,9 +87,9 @@ fn is_withheld(cluster: &Cluster, promises: &Promises, capacity: &Value) -> bool
     })
 }
 
-/// What is wrong with the room that a driver knows of, where snapshots share blocks. What they promise
-/// twice is missing there.
-fn is_unknown(machine: &Machine, promises: &Promises) -> Option<String> {
+/// The room that a driver does not know of, where snapshots share blocks: it lacks what they promise
+/// twice.
+fn unknown_room(machine: &Machine, promises: &Promises) -> Option<String> {
     if !machine.shares_blocks() || !is_at_rest(machine) {
         return None;
     }

@@ -49,7 +49,7 @@ pub(crate) struct Job {
 pub(crate) enum End {
     /// After these seconds, of which fio counts those after the ramp.
     Time { ramp: u64, counted: u64 },
-    /// After the fsync of so many written bytes. Its time counts.
+    /// After so many written bytes and their fsync: its time counts.
     Synced(u64),
 }
 
@@ -175,7 +175,7 @@ fn compare(what: &str, job: &Job, ours: &Path, floor: &Path, least: f64) -> Figu
     Figure::beside(what, ours_iops, floor_iops, "IOPS", aim)
 }
 
-/// Runs fio on its file in this directory. At first, it drops the file from the page cache.
+/// Runs fio on its file in this directory. First, fio drops the file from the page cache.
 pub(crate) fn fio(dir: &Path, job: &Job) -> Rates {
     let Job {
         pattern,

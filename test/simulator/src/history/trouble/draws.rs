@@ -94,8 +94,8 @@ impl Trouble {
         }
     }
 
-    /// More copies than a driver has threads for one kind of work, which are 32. Each more makes all
-    /// the others slower to simulate.
+    /// More copies than the 32 threads that a driver has for one kind of work. Each further copy makes
+    /// all others slower to simulate.
     fn greed(dice: &mut Dice) -> Trouble {
         Trouble::Greed {
             copies: 38 + dice.below(6),
@@ -111,18 +111,18 @@ impl Trouble {
         const EARLY: u64 = 3;
         /// The step at which greed ends. Its calls are most of a history, and what comes of them shows
         /// long before.
-        const MODEST: u64 = 60;
+        const END_OF_GREED: u64 = 60;
         let mut dice = Dice::of(seed, "world", step);
         match world {
             World::Calm => None,
             World::Rough if step == EARLY && dice.percent(40) => Some(Trouble::greed(&mut dice)),
-            World::Rough if step == MODEST => Some(Trouble::Moderation),
+            World::Rough if step == END_OF_GREED => Some(Trouble::Moderation),
             World::Rough => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
                 .or_else(|| Trouble::leaderless(seed, step))
                 .or_else(|| Trouble::full_for_long(seed, step))
                 .or_else(|| dice.percent(CHANCE).then(|| Trouble::rough(&mut dice)))
-                .filter(|trouble| step < MODEST || !trouble.is_of_greed())
+                .filter(|trouble| step < END_OF_GREED || !trouble.is_of_greed())
                 .or_else(|| Trouble::more(seed, world, step)),
             World::Hard => Trouble::farewell(seed, step)
                 .or_else(|| Trouble::barred(seed, step))
