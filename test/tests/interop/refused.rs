@@ -24,7 +24,8 @@ struct Ballast {
 }
 
 impl Ballast {
-    /// Leaves no room in the pool, not even what a thin volume was promised.
+    /// Leaves no room in the pool, not even most of what a thin volume of 320 MiB was promised. Its
+    /// filesystem keeps some blocks for itself.
     async fn new(site: &Site) -> Ballast {
         let capacity = site
             .csi
@@ -35,7 +36,7 @@ impl Ballast {
         let path = site.pool_mount().join("ballast");
         let ballast = Ballast {
             path,
-            bytes: capacity + (320 << 20),
+            bytes: capacity + (256 << 20),
         };
         ballast.fill(0);
         ballast
