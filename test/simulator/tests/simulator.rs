@@ -67,7 +67,8 @@ fn an_export_has_what_users_sent_and_what_came_of_it() {
 #[test]
 fn nothing_goes_wrong_in_new_histories() {
     let seconds = std::env::var("SIMULATOR_SECONDS").unwrap_or_else(|_| "60".to_owned());
-    simulate(&["--seconds", &seconds]);
+    // Longer histories take minutes each in a debug build.
+    simulate(&["--seconds", &seconds, "--steps", "60"]);
 }
 
 /// The start of virtual time, in microseconds since the epoch.
