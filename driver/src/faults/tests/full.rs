@@ -1,12 +1,20 @@
 //! The fault `full`: a file takes the room of a filesystem.
 
+use std::path::PathBuf;
+
 use super::*;
 
-#[test]
-fn a_visible_file_takes_the_free_room() {
+/// A rig with a volume that is staged at "a", and the path of the file that would fill it.
+fn staged_with_file() -> (Rig, VolumeId, PathBuf) {
     let rig = Rig::new();
     let id = rig.staged(ext4(), "a", &mount("ext4"));
     let file = rig.staging("a").join("hostloop-fault-full");
+    (rig, id, file)
+}
+
+#[test]
+fn a_visible_file_takes_the_free_room() {
+    let (rig, id, file) = staged_with_file();
     assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
     assert_eq!(file.metadata().unwrap().len(), 16 * MI);
     assert_eq!(reasons(&rig, id), ["FaultInjected"]);
@@ -38,9 +46,7 @@ fn a_filesystem_is_filled_in_ever_smaller_parts() {
 
 #[test]
 fn a_file_of_users_is_neither_used_nor_removed() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
+    let (rig, id, file) = staged_with_file();
     std::fs::write(&file, "theirs").unwrap();
     let refused = ask(&rig, id, Some("full"));
     assert_eq!(refused.state, FaultState::Refused);
@@ -61,9 +67,7 @@ fn a_file_of_users_is_neither_used_nor_removed() {
 /// Users may have removed the file, and any new one can have its inode number.
 #[test]
 fn a_file_with_data_of_users_stays() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
+    let (rig, id, file) = staged_with_file();
     assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
     std::fs::write(&file, "theirs").unwrap();
     assert_eq!(state(&rig, id, None), FaultState::Healed);
@@ -73,9 +77,7 @@ fn a_file_with_data_of_users_stays() {
 /// The pool may be too full for a longer record.
 #[test]
 fn a_file_that_the_record_does_not_take_is_removed() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
+    let (rig, id, file) = staged_with_file();
     assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
     // As it was before the file was made.
     std::fs::remove_file(&file).unwrap();
@@ -97,9 +99,7 @@ fn a_file_that_the_record_does_not_take_is_removed() {
 /// The process may end after it has made the file.
 #[test]
 fn an_empty_file_is_filled() {
-    let rig = Rig::new();
-    let id = rig.staged(ext4(), "a", &mount("ext4"));
-    let file = rig.staging("a").join("hostloop-fault-full");
+    let (rig, id, file) = staged_with_file();
     assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
     let open = std::fs::File::options().write(true).open(&file).unwrap();
     open.set_len(0).unwrap();
