@@ -11,7 +11,6 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_controllers::claim_faults::{FaultReport, FaultState};
 
-use crate::fault_disks::FaultDisks;
 use crate::record::{FaultRecord, VolumeRecord, now_ns};
 use crate::storage::{self, Pools, VolumeHandle};
 
@@ -56,7 +55,7 @@ pub fn unblock_all(pools: &Pools) {
             tracing::warn!(volume = %volume.id, %error, "a fault leaves the filesystem frozen");
         }
     }
-    let disks = FaultDisks::of(&pools.options().state_dir);
+    let disks = pools.fault_disks();
     for volume in &volumes {
         disks.end_delays(volume);
     }

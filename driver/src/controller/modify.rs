@@ -8,7 +8,7 @@ use hostloop_proto::csi;
 use super::parameters::{self, LimitsChange, SettingsChange};
 use super::{Controller, Error, Result};
 use crate::csi::validate::invalid;
-use crate::fault_disks::{self, FaultDisks};
+use crate::fault_disks;
 use crate::kernel::{self, FileId, FsType, LoopInfo, MountEntry, is_discard};
 use crate::storage::{self, Provisioning, Settings, VolumeRecord};
 
@@ -88,7 +88,7 @@ impl Controller {
     ) -> Result<()> {
         let live = live(changes, &settings, record);
         // A remount may write back first, and a fault can't end meanwhile.
-        self.fault_disks().end_delays(record);
+        self.pools.fault_disks().end_delays(record);
         let in_use = InUse::of(self, record)?;
         // The mount changes first: not every filesystem supports that. And it must not discard the
         // blocks that a thick volume is about to reserve.
@@ -113,10 +113,6 @@ impl Controller {
         in_use.devices(&live)
     }
 
-    fn fault_disks(&self) -> FaultDisks {
-        FaultDisks::of(&self.pools.options().state_dir)
-    }
-
     /// Changes the limits of a fault disk in its record, and of the disk if it is in use.
     fn limit(&self, record: &VolumeRecord, changes: LimitsChange) -> Result<()> {
         if changes.is_empty() {
@@ -127,7 +123,10 @@ impl Controller {
                 disk.limits = changes.apply(disk.limits);
             }
         })?;
-        let set = self.fault_disks().set(record.id, &record.disk_settings());
+        let set = self
+            .pools
+            .fault_disks()
+            .set(record.id, &record.disk_settings());
         set.map_err(|error| Error::FailedPrecondition(fault_disks::failure(record.id, &error)))
     }
 }

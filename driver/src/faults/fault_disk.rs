@@ -14,7 +14,10 @@ pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle
 /// Gives the disk the rule of the fault in the record.
 pub(super) fn set(target: &Target<'_>) -> Result<(), FaultError> {
     let settings = target.record.disk_settings();
-    Ok(target.fault_disks().set(target.record.id, &settings)?)
+    Ok(target
+        .pools
+        .fault_disks()
+        .set(target.record.id, &settings)?)
 }
 
 /// Takes the rule away.
@@ -23,7 +26,10 @@ pub(super) fn clear(target: &Target<'_>) -> Result<(), FaultError> {
         return Ok(());
     }
     let settings = target.record.disk_settings_without_fault();
-    Ok(target.fault_disks().set(target.record.id, &settings)?)
+    Ok(target
+        .pools
+        .fault_disks()
+        .set(target.record.id, &settings)?)
 }
 
 /// Cuts the power of the disk.
@@ -37,6 +43,7 @@ pub(super) fn cut(target: &Target<'_>) -> Result<(), FaultError> {
         return Ok(());
     };
     Ok(target
+        .pools
         .fault_disks()
         .cut_power(target.record.id, loss, seed)?)
 }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use super::{FaultError, Obstacle};
 use crate::diagnose::volume::has_stopped;
 use crate::diagnose::{VolumeIdentity, VolumeState};
-use crate::fault_disks::FaultDisks;
 use crate::kernel::{FsType, Kernel, LoopInfo, MountEntry, file_id};
 use crate::record::{Access, VolumeRecord};
 use crate::storage::{Pools, VolumeHandle};
@@ -108,11 +107,6 @@ impl<'a> Target<'a> {
     pub(super) fn has_stopped(&self) -> bool {
         has_stopped(&self.record, &self.state)
             || self.state.has_shut_down(&self.record)
-            || self.fault_disks().is_cut(&self.record)
-    }
-
-    /// The fault disks of this node.
-    pub(super) fn fault_disks(&self) -> FaultDisks {
-        FaultDisks::of(&self.pools.options().state_dir)
+            || self.pools.fault_disks().is_cut(&self.record)
     }
 }

@@ -8,7 +8,7 @@ use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
 use crate::diagnose::volume::{ImageState, shut_down_problem, volume_problems};
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
-use crate::fault_disks::{DiskPresence, FaultDisks};
+use crate::fault_disks::DiskPresence;
 use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
 use crate::storage::{
     self, About, Access, Format, Look, PoolId, PoolSlot, Pools, VolumeHandle, VolumeRecord,
@@ -175,7 +175,7 @@ impl View {
 fn lost_fault_disk(pools: &Pools, record: &VolumeRecord, state: &VolumeState) -> Option<Problem> {
     record.fault_disk.as_ref()?;
     state.own().next()?;
-    match FaultDisks::of(&pools.options().state_dir).state(record.id) {
+    match pools.fault_disks().state(record.id) {
         Ok(DiskPresence::Serving) => None,
         // The record has the fault that has cut it.
         Ok(DiskPresence::Cut) => record.fault.as_ref().map(|fault| Problem::Fault {

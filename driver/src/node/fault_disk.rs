@@ -4,16 +4,12 @@ use std::fs::File;
 
 use super::{Error, Node, Result};
 use crate::diagnose::VolumeState;
-use crate::fault_disks::{self, DiskPresence, FaultDisks};
+use crate::fault_disks::{self, DiskPresence};
 use crate::kernel::{self, file_id, loop_path};
 use crate::record::namespace_of;
 use crate::storage::{DiskFile, VolumeHandle, VolumeRecord};
 
 impl Node {
-    fn fault_disks(&self) -> FaultDisks {
-        FaultDisks::of(&self.pools.options().state_dir)
-    }
-
     /// Makes the fault disk of a volume, and returns the file for its loop device. `None` for a
     /// volume without one: its device gets the image itself.
     ///
@@ -30,6 +26,7 @@ impl Node {
         let settings = record.disk_settings_without_fault();
         let namespace = namespace_of(&record.parameters);
         let file = self
+            .pools
             .fault_disks()
             .serve(record.id, namespace, image, disk.cache_bytes, &settings)
             .map_err(|error| failed(record, &error))?;
@@ -55,13 +52,13 @@ impl Node {
         if record.fault_disk.is_none() {
             return Ok(());
         }
-        let grown = self.fault_disks().grow(record.id);
+        let grown = self.pools.fault_disks().grow(record.id);
         grown.map_err(|error| failed(record, &error))
     }
 
     /// Ends the delays that a fault gives the disk of a volume, before this call waits for it.
     pub(super) fn end_disk_delays(&self, record: &VolumeRecord) {
-        self.fault_disks().end_delays(record);
+        self.pools.fault_disks().end_delays(record);
     }
 
     /// Waits for the end of a volume's fault disk, after its loop device is detached. Only then the
@@ -70,7 +67,7 @@ impl Node {
         if record.fault_disk.is_none() {
             return Ok(());
         }
-        let ended = self.fault_disks().end(record.id);
+        let ended = self.pools.fault_disks().end(record.id);
         ended.map_err(|error| failed(record, &error))?;
         // The record of the caller may be older than the staging that it undoes.
         let now = self.pools.volume(&VolumeHandle::Id(record.id));
@@ -108,7 +105,7 @@ impl Node {
                 record.id
             )));
         }
-        let state = self.fault_disks().state(record.id);
+        let state = self.pools.fault_disks().state(record.id);
         let why = match state.map_err(|error| failed(record, &error))? {
             DiskPresence::Serving => return Ok(()),
             DiskPresence::Cut => "has had a power cut",

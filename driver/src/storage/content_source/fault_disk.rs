@@ -1,7 +1,6 @@
 //! What the fault disk of a source has yet to write to the image.
 
 use super::CopyJob;
-use crate::fault_disks::FaultDisks;
 use crate::kernel::{self, LoopInfo};
 use crate::storage::{Error, Pools, Result, VolumeId};
 
@@ -21,7 +20,7 @@ impl Pools {
         if !self.devices_over(job, id)?.is_empty() {
             return Ok(());
         }
-        let ended = FaultDisks::of(&self.options.state_dir).end(id);
+        let ended = self.fault_disks().end(id);
         ended.map_err(|error| {
             Error::Refused(format!(
                 "the fault disk of volume {id} may have more to write to its image: {error}"
@@ -32,7 +31,7 @@ impl Pools {
     /// Ends the delays that a fault gives the disk of a source: a copy writes back first.
     pub(super) fn end_disk_delays(&self, job: &CopyJob) {
         if let Some(volume) = job.source.volume() {
-            FaultDisks::of(&self.options.state_dir).end_delays(volume);
+            self.fault_disks().end_delays(volume);
         }
     }
 

@@ -6,7 +6,6 @@ use std::time::{Duration, Instant};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::CopyJob;
-use crate::fault_disks::FaultDisks;
 use crate::kernel::file::{Copied, Pace};
 use crate::record::now_ns;
 use crate::storage::{Error, Pool, Pools, Result, VolumeId, copy_image};
@@ -73,7 +72,7 @@ impl Pools {
         for (job, to) in jobs {
             check_shares(job, to)?;
         }
-        let disks = FaultDisks::of(&self.options.state_dir);
+        let disks = self.fault_disks();
         let held = disks.hold(volumes, self.options.max_freeze);
         let held = held.map_err(|error| not_held(&error))?;
         let taken_ns = now_ns();

@@ -78,10 +78,15 @@ impl Pools {
         Ok(())
     }
 
+    /// The fault disks of this node.
+    pub(crate) fn fault_disks(&self) -> FaultDisks {
+        FaultDisks::of(&self.options.state_dir)
+    }
+
     /// Ends the delays that faults of claims give the disks of a pool's volumes: as long as the pool can't
     /// be reached, these faults can't end.
     fn end_delays_in(&self, pool: &Pool) {
-        let disks = FaultDisks::of(&self.options.state_dir);
+        let disks = self.fault_disks();
         let faulty = pool.index.read().faulty_volumes();
         for volume in &faulty {
             disks.end_delays(volume);
