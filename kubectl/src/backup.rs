@@ -148,15 +148,16 @@ async fn back_up(
     let mut archive = Archive::open(&args.to)?;
     archive.check_volume(&volume)?;
     let last = archive.last().cloned();
-
-    let snapshot = work.snapshot(&args.claim, progress).await?;
-    let base = last.as_ref().filter(|_| !args.full);
-    let base = base.map(|last| last.snapshot.as_str());
     let asker = Asker {
         cluster: work.cluster,
         account: &args.service_account,
         patience: args.work.timeout,
     };
+    asker.published(progress).await?;
+
+    let snapshot = work.snapshot(&args.claim, progress).await?;
+    let base = last.as_ref().filter(|_| !args.full);
+    let base = base.map(|last| last.snapshot.as_str());
     progress.show("asking for changed blocks");
     let (base, listing) = list(&asker, &snapshot, base).await?;
 

@@ -64,7 +64,7 @@ pub enum ServiceError {
     Api(#[from] ApiError),
     #[error(
         "the driver does not serve changed blocks here: there is no SnapshotMetadataService {0}; install \
-         it with --snapshot-metadata, and wait some seconds"
+         it with --snapshot-metadata, or if it is, look into the controller's log"
     )]
     NoService(String),
     #[error(

@@ -39,6 +39,7 @@ use super::error::ServiceError;
 use super::ranges::Listing;
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, timely};
+use crate::progress_line::ProgressLine;
 use crate::volume_objects::phase;
 
 /// How long a token is good for, in seconds: the least that the API server gives.
@@ -47,6 +48,9 @@ const TOKEN_LIFE: i64 = 600;
 const CONNECT: Duration = Duration::from_secs(10);
 /// The pause before a call is made again.
 const PAUSE: Duration = Duration::from_secs(1);
+/// How long the controller may take to write the driver's SnapshotMetadataService. It does so within
+/// seconds of its start, or once the lease of an earlier one has ended.
+const PUBLICATION: Duration = Duration::from_secs(30);
 
 /// Who asks the service, and for how long.
 pub(super) struct Asker<'a> {
@@ -71,6 +75,24 @@ pub(super) struct Question<'a> {
 type Messages = BoxStream<'static, Result<(i64, Vec<BlockMetadata>), Status>>;
 
 impl Asker<'_> {
+    /// Waits until the driver's SnapshotMetadataService is there. The controller writes it, and an
+    /// installation may end before that.
+    pub(super) async fn published(&self, progress: &mut ProgressLine) -> Result<(), ServiceError> {
+        let began = Instant::now();
+        let longest = self.patience.min(PUBLICATION);
+        loop {
+            match self.service().await {
+                Err(ServiceError::NoService(driver)) if began.elapsed() < longest => {
+                    progress.show(&format!(
+                        "waiting for the controller to write SnapshotMetadataService {driver}"
+                    ));
+                }
+                answer => return answer.map(drop),
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
     /// Lists what the question asks for. A call that ends early is made again, behind the last range
     /// and with another token.
     pub(super) async fn list(&self, question: Question<'_>) -> Result<Listing, ServiceError> {

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use hostloop_fake_api::FakeApi;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -5,7 +7,7 @@ use tempfile::TempDir;
 use super::fake_service::{FakeService, SIZE, publish};
 use super::*;
 use crate::Command;
-use crate::test_objects::{cluster_of, parsed};
+use crate::test_objects::{PATIENCE, cluster_of, parsed};
 
 const CLAIMS: &str = "/api/v1/namespaces/demo/persistentvolumeclaims";
 
@@ -183,6 +185,28 @@ async fn a_directory_takes_one_backup_at_a_time() {
     outcome(&api, "backup data --to DIR", &dir).await.unwrap();
 }
 
+/// An installation may end before the controller has written the object.
+#[tokio::test]
+async fn a_backup_waits_until_the_service_is_published() {
+    let (api, dir) = (cluster("Block"), tempfile::tempdir().unwrap());
+    publish(&api, "localhost:1", "");
+    api.take("/snapshotmetadataservices/hostloop.csi.dev");
+    let publishes = async {
+        let mut asked: Vec<String> = Vec::new();
+        while !asked.iter().any(|one| one.contains("snapshotmeta")) {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            asked.extend(api.log());
+        }
+        assert_eq!(left(&api), [""; 0], "nothing is made before");
+        FakeService::start(&api).await
+    };
+    let backup = outcome(&api, "backup data --to DIR", &dir);
+    let both = async { tokio::join!(backup, publishes) };
+    let (done, service) = tokio::time::timeout(PATIENCE, both).await.unwrap();
+    done.unwrap();
+    assert_eq!(service.calls().len(), 1);
+}
+
 /// Makes a backup of a claim of this mode, which fails and leaves nothing.
 async fn failed_backup(mode: &str, command: &str) -> (FakeApi, TempDir) {
     let (api, dir) = (cluster(mode), tempfile::tempdir().unwrap());
@@ -257,7 +281,7 @@ async fn claims_that_cannot_be_backed_up() {
             "not one of driver hostloop.csi.dev",
         ),
         (
-            "backup data --to DIR",
+            "backup data --to DIR --timeout 0",
             "there is no SnapshotMetadataService",
         ),
         ("restore DIR --claim new", "has no backup"),
