@@ -144,6 +144,18 @@ need_kubectl() {
     die "kubectl is not installed: install it, or run scripts/cluster build"
 }
 
+# of_person PATH…: gives what root has made to the person who runs sudo, if it is in the checkout.
+of_person() {
+  local path
+  if [ "$(id -u)" != 0 ] || [ -z "${SUDO_UID:-}" ]; then return; fi
+  for path; do
+    [ -e "$path" ] || continue
+    case $(realpath --no-symlinks -- "$path") in
+      "$ROOT"/*) chown --recursive --no-dereference "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$path" ;;
+    esac
+  done
+}
+
 # The filesystem tools the driver itself runs.
 need_filesystem_tools() {
   need_packages mkfs.ext4=e2fsprogs mkfs.xfs=xfsprogs mkfs.btrfs=btrfs-progs blkid=util-linux \

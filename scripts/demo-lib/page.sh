@@ -29,6 +29,7 @@ end_recording() {
     say "The recording failed: $(tail -n 1 "$WORK/recording")" >&2
     return 1
   }
+  of_person "$RECORD"
 }
 
 # Serves the page, and prints its address.

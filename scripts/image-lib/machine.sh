@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Part of scripts/image: what this machine must have, checked before anything is built, and the owner of
-# the files. Sourced, never run.
+# Part of scripts/image: what this machine must have, checked before anything is built, and folders for
+# what is made. Sourced, never run.
 # shellcheck disable=SC2154 # scripts/image sets arch
 
 # What a release build of the programs takes in the target folder, and what it takes besides, in MiB.
@@ -54,17 +54,6 @@ need_compiler() {
   # What was built before is there already.
   compgen -G "$TARGET/*/deps" >/dev/null ||
     need_room "$TARGET" "$BUILD_ROOM" "Building" ", or set CARGO_TARGET_DIR to another folder"
-}
-
-# of_person PATH…: gives what root has made to the person who runs sudo, if it is in the checkout.
-of_person() {
-  local path
-  if [ "$(id -u)" != 0 ] || [ -z "${SUDO_UID:-}" ]; then return; fi
-  for path; do
-    case $(realpath --no-symlinks -- "$path") in
-      "$ROOT"/*) chown --recursive --no-dereference "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" "$path" ;;
-    esac
-  done
 }
 
 # make_folder FOLDER: makes it and the folders above it.
