@@ -43,7 +43,7 @@ the_driver() {
   else
     step "Hostloop is there already" "What runs in the cluster is used as it is, and stays."
     k get volumesnapshotclass,volumegroupsnapshotclass hostloop >/dev/null 2>"$WORK/err" ||
-      fail "it is there without the snapshot classes: kubectl apply -k deploy/overlays/snapshot-controller"
+      fail "it is there without the classes of snapshots or of groups: type kubectl hostloop install --snapshot-controller yes, with the options of its installation"
     INSTALLED=yes
   fi
   SNAPSHOTS=yes
