@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use uuid::Uuid;
 
 mod cut_mark;
 mod disk_settings;
@@ -110,6 +111,11 @@ pub struct VolumeRecord {
     pub mkfs_options: Arc<[String]>,
     /// The source of the volume's content; `None` for an empty volume.
     pub source: Option<Box<Source>>,
+    /// The volume that began the line of copies to which this one belongs, if its source does not
+    /// name it: both may share blocks, also once the source is deleted. Only pools that need it to
+    /// count what their images hold write it, and earlier builds can't read a record that has it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ancestor: Option<Box<Uuid>>,
     /// Time of creation, nanoseconds since the epoch.
     pub created_ns: u64,
     /// The state of formatting.
@@ -147,6 +153,13 @@ impl VolumeRecord {
     /// True if all nodes that share a kernel may use the volume.
     pub fn is_shared(&self) -> bool {
         self.reach == Reach::Kernel
+    }
+
+    /// The eldest volume or snapshot that the record knows with which it may share blocks; `None`
+    /// for a volume that is no copy.
+    pub fn eldest(&self) -> Option<Uuid> {
+        let ancestor = self.ancestor.as_deref().copied();
+        ancestor.or_else(|| self.source.as_deref().map(Source::uuid))
     }
 
     /// True if nothing was written to the volume: it has no source, and was never published or
@@ -291,6 +304,15 @@ pub enum Source {
     Volume(VolumeId),
 }
 
+impl Source {
+    pub fn uuid(&self) -> Uuid {
+        match self {
+            Source::Snapshot(id) => id.uuid(),
+            Source::Volume(id) => id.uuid(),
+        }
+    }
+}
+
 /// The state of formatting, written before each step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -413,6 +435,9 @@ pub struct SnapshotRecord {
     /// The volume's [`requested_bytes`](VolumeRecord::requested_bytes) at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<u64>,
+    /// The volume's [`ancestor`](VolumeRecord::ancestor), or else its source, in the same pools.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ancestor: Option<Box<Uuid>>,
     /// The point in time of the content, nanoseconds since the epoch.
     pub created_ns: u64,
     /// The parameters in the request.
@@ -433,6 +458,16 @@ pub struct SnapshotRecord {
     /// can't read a record that has it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cut: Option<CutMark>,
+}
+
+impl SnapshotRecord {
+    /// The eldest volume or snapshot that the record knows with which it may share blocks.
+    pub fn eldest(&self) -> Uuid {
+        self.ancestor
+            .as_deref()
+            .copied()
+            .unwrap_or(self.source.uuid())
+    }
 }
 
 /// The record of a group snapshot. The group exists while this record is in its place. Under

@@ -180,8 +180,9 @@ fn takeable_without(
 pub(super) struct Image {
     /// The identity of the image's volume or snapshot.
     pub(super) id: Uuid,
-    /// The volume or snapshot that it was copied from, and with which it may share blocks.
-    pub(super) source: Option<Uuid>,
+    /// The eldest known volume or snapshot with which it may share blocks, if it is a copy. Either
+    /// may be deleted.
+    pub(super) eldest: Option<Uuid>,
     /// Bytes allocated to the image, including shared blocks.
     pub(super) allocated: u64,
 }
@@ -194,22 +195,22 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
     if !share {
         return images.iter().map(|image| image.allocated).sum();
     }
-    let sources: HashMap<Uuid, Option<Uuid>> = images.iter().map(|i| (i.id, i.source)).collect();
+    let elders: HashMap<Uuid, Option<Uuid>> = images.iter().map(|i| (i.id, i.eldest)).collect();
     let mut families: HashMap<Uuid, u64> = HashMap::new();
     for image in images {
-        let largest = families.entry(ancestor(image.id, &sources)).or_default();
+        let largest = families.entry(ancestor(image.id, &elders)).or_default();
         *largest = (*largest).max(image.allocated);
     }
     families.values().sum()
 }
 
 /// The oldest known ancestor, even if its own image is gone.
-fn ancestor(mut id: Uuid, sources: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
+fn ancestor(mut id: Uuid, elders: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
     // A lineage is at most as long as the number of images. The bound ends cycles in broken
     // records.
-    for _ in 0..sources.len() {
-        match sources.get(&id) {
-            Some(Some(source)) => id = *source,
+    for _ in 0..elders.len() {
+        match elders.get(&id) {
+            Some(Some(eldest)) => id = *eldest,
             _ => break,
         }
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hostloop_terminal::humanize::exact_bytes;
+use uuid::Uuid;
 
 use super::capacity::SpaceRequest;
 use super::copy_image::{self, NewImage};
@@ -61,6 +62,14 @@ impl LocatedSource {
         }
     }
 
+    /// The eldest image that a copy may share blocks with, if the name of its source does not say so.
+    fn ancestor(&self) -> Option<Uuid> {
+        match self {
+            LocatedSource::Snapshot(snapshot) => Some(snapshot.eldest()),
+            LocatedSource::Volume(volume) => volume.eldest(),
+        }
+    }
+
     fn pool(&self) -> PoolId {
         match self {
             LocatedSource::Snapshot(snapshot) => snapshot.id.pool(),
@@ -95,6 +104,13 @@ pub(super) struct CopyJob {
 }
 
 impl CopyJob {
+    /// The ancestor in the record of the copy, if its pool needs one: see
+    /// [`VolumeRecord::ancestor`].
+    pub(super) fn ancestor(&self, pool: &Pool) -> Option<Uuid> {
+        let shares = self.image.reflinks && pool.counts_families();
+        self.source.ancestor().filter(|_| shares)
+    }
+
     fn route(&self) -> Route {
         (self.source.recorded(), self.pool)
     }

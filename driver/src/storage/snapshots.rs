@@ -78,6 +78,7 @@ impl<'a> Shot<'a> {
             source: self.volume.id,
             size_bytes: self.volume.capacity_bytes,
             requested_bytes: self.volume.requested_bytes,
+            ancestor: self.job.ancestor(self.pool).map(Box::new),
             created_ns: fields.taken_ns,
             parameters: fields.parameters.clone(),
             group: fields.group,

@@ -41,6 +41,7 @@ pub(crate) fn record_of(pool: PoolId, name: &str) -> VolumeRecord {
         settings: new.settings,
         mkfs_options: new.mkfs_options.into(),
         source: None,
+        ancestor: None,
         created_ns: 1,
         format: Format::None,
         fresh: false,

@@ -190,10 +190,10 @@ fn admission(
     assert_eq!(admitted, expected.map_err(|gi| gi * GI));
 }
 
-fn image(id: u128, source: Option<u128>, allocated: u64) -> Image {
+fn image(id: u128, eldest: Option<u128>, allocated: u64) -> Image {
     Image {
         id: Uuid::from_u128(id),
-        source: source.map(Uuid::from_u128),
+        eldest: eldest.map(Uuid::from_u128),
         allocated,
     }
 }
@@ -208,12 +208,15 @@ fn families_count_once() {
         image(4, None, 1),
     ];
     let orphans = [image(2, Some(1), 7), image(3, Some(1), 6)];
+    // The snapshot between a volume and the one restored from it is gone.
+    let grandchild = [image(1, None, 5), image(3, Some(1), 6)];
     let circle = [image(1, Some(2), 5), image(2, Some(1), 7)];
     for (name, images, shared, apart) in [
         ("none", &[][..], 0, 0),
         ("lone", &lone, 12, 12),
         ("family", &family, 8, 19),
         ("their source is gone", &orphans, 7, 13),
+        ("what is between them is gone", &grandchild, 6, 11),
     ] {
         assert_eq!(held(images, true), shared, "{name}");
         assert_eq!(held(images, false), apart, "{name}");

@@ -20,7 +20,7 @@ use crate::storage::capacity::{self, Capacity, Image, SpaceRequest, SpaceUsage};
 use crate::storage::file_names::EntryKind;
 use crate::storage::layers::{self, Layer};
 use crate::storage::layout::open_dir;
-use crate::storage::{PoolKind, Provisioning, Result, Source, scan};
+use crate::storage::{PoolKind, Provisioning, Result, scan};
 
 /// How long a measurement of the space in the driver's images stays valid. Measuring ten thousand
 /// images takes some ten milliseconds, too long for every CreateVolume.
@@ -336,6 +336,12 @@ impl Pool {
         ))
     }
 
+    /// True if what the pool's images hold may have to be counted by their families: only a
+    /// directory may have other files on its filesystem.
+    pub(in crate::storage) fn counts_families(&self) -> bool {
+        self.kind == PoolKind::Directory
+    }
+
     /// Lets the next measurement count what images hold.
     pub(super) fn forget_room(&self) {
         if let Some(space) = self.space.get() {
@@ -435,24 +441,19 @@ impl Pool {
         {
             let index = self.index.read();
             for volume in index.volumes.all() {
-                let source = volume.source.as_deref().map(|source| match source {
-                    Source::Snapshot(id) => id.uuid(),
-                    Source::Volume(id) => id.uuid(),
-                });
-                let entry = volume.id.to_string();
-                images.push((EntryKind::Volumes, entry, volume.id.uuid(), source));
+                let (entry, eldest) = (volume.id.to_string(), volume.eldest());
+                images.push((EntryKind::Volumes, entry, volume.id.uuid(), eldest));
             }
             for snapshot in index.snapshots.all() {
-                let source = Some(snapshot.source.uuid());
-                let entry = snapshot.id.to_string();
-                images.push((EntryKind::Snapshots, entry, snapshot.id.uuid(), source));
+                let (entry, eldest) = (snapshot.id.to_string(), Some(snapshot.eldest()));
+                images.push((EntryKind::Snapshots, entry, snapshot.id.uuid(), eldest));
             }
         }
-        let held = images.into_iter().map(|(kind, entry, id, source)| {
+        let held = images.into_iter().map(|(kind, entry, id, eldest)| {
             let stat = self.layout.stat_image(kind, &entry)?;
             Ok(Image {
                 id,
-                source,
+                eldest,
                 allocated: stat.map_or(0, |stat| stat.allocated),
             })
         });
@@ -460,7 +461,7 @@ impl Pool {
             let stat = self.layout.stat_kept(base.id)?;
             Ok(Image {
                 id: base.id.uuid(),
-                source: Some(base.source.uuid()),
+                eldest: Some(base.eldest()),
                 allocated: stat.map_or(0, |stat| stat.allocated),
             })
         });

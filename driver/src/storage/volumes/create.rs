@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use hostloop_events::phase;
+use uuid::Uuid;
 
 use super::{format_at_create, lengthen};
 use crate::kernel::{file, wanted};
@@ -56,7 +57,8 @@ impl Pools {
             let path = incoming.image_path();
             format_at_create::make(&*self.kernel, &image, &path, &new, id, fs)?;
         }
-        let mut record = record_of(new, id, format);
+        let ancestor = job.as_ref().and_then(|job| job.ancestor(pool));
+        let mut record = record_of(new, id, format, ancestor);
         pool.index.write().share(&mut record);
         let record = Arc::new(record);
         incoming.commit(&*record, Some(&image))?;
@@ -66,7 +68,7 @@ impl Pools {
     }
 }
 
-fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
+fn record_of(new: NewVolume, id: VolumeId, format: Format, ancestor: Option<Uuid>) -> VolumeRecord {
     VolumeRecord {
         schema: SCHEMA,
         id,
@@ -79,6 +81,7 @@ fn record_of(new: NewVolume, id: VolumeId, format: Format) -> VolumeRecord {
         settings: new.settings,
         mkfs_options: new.mkfs_options.into(),
         source: new.source.map(Box::new),
+        ancestor: ancestor.map(Box::new),
         created_ns: now_ns(),
         format,
         fresh: new.inline.is_none(),

@@ -86,8 +86,7 @@ impl Space {
             promised: space.promised.max(on_disk),
             promised_at_most: volumes + changed.most_of_snapshots(&snapshots),
             images,
-            // If an image between two others of a family is gone, the family counts as two.
-            backing: bytes_of_families(&pool, contents).min(images),
+            backing: bytes_of_families(&pool, contents),
             ..space
         }
     }

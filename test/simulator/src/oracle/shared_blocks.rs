@@ -7,8 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use hostloop_driver::kernel::Filesystems;
-use hostloop_driver::storage::{SnapshotRecord, Source};
+use hostloop_driver::storage::SnapshotRecord;
 use hostloop_report::pool_files::{IMAGE, SNAPSHOTS, VOLUMES};
+use uuid::Uuid;
 
 use crate::machine::disk_usage::identity;
 use crate::machine::{Contents, Machine};
@@ -112,39 +113,36 @@ fn saved_by(machine: &Machine, images: impl Iterator<Item = PathBuf>) -> u64 {
 }
 
 /// What images have on the disk beyond doubt, in bytes: the largest of each family. A family is an
-/// image, its copies, and their copies. Any of them may share all of its blocks.
+/// image, its copies, and their copies, also if some of them are gone. Any of them may share all of its
+/// blocks.
 pub(super) fn bytes_of_families(pool: &Path, contents: &Contents) -> u64 {
     let volumes = contents.volumes.iter().map(|volume| {
-        let source = volume.source.as_deref().map(|source| match source {
-            Source::Snapshot(id) => id.to_string(),
-            Source::Volume(id) => id.to_string(),
-        });
-        (VOLUMES, volume.id.to_string(), source)
+        let folder = pool.join(VOLUMES).join(volume.id.to_string());
+        (volume.id.uuid(), volume.eldest(), folder)
     });
     let snapshots = contents.snapshots.iter().map(|snapshot| {
-        let source = Some(snapshot.source.to_string());
-        (SNAPSHOTS, snapshot.id.to_string(), source)
+        let folder = pool.join(SNAPSHOTS).join(snapshot.id.to_string());
+        (snapshot.id.uuid(), Some(snapshot.eldest()), folder)
     });
-    let images: Vec<(&str, String, Option<String>)> = volumes.chain(snapshots).collect();
-    let sources = images
+    let images: Vec<(Uuid, Option<Uuid>, PathBuf)> = volumes.chain(snapshots).collect();
+    let elders = images
         .iter()
-        .filter_map(|(_, handle, source)| Some((handle.as_str(), source.as_deref()?)));
-    let sources: BTreeMap<&str, &str> = sources.collect();
+        .filter_map(|(id, eldest, _)| Some((*id, (*eldest)?)));
+    let elders: BTreeMap<Uuid, Uuid> = elders.collect();
     let mut largest = BTreeMap::new();
-    for (folder, handle, _) in &images {
-        let bytes = space_of(&pool.join(folder).join(handle));
-        let most = largest.entry(eldest(handle, &sources)).or_insert(0_u64);
-        *most = (*most).max(bytes);
+    for (id, _, folder) in &images {
+        let most = largest.entry(eldest(*id, &elders)).or_insert(0_u64);
+        *most = (*most).max(space_of(folder));
     }
     largest.into_values().sum()
 }
 
-/// The oldest handle that this one goes back to, or itself, by the sources of what is there.
-fn eldest<'a>(handle: &'a str, sources: &BTreeMap<&'a str, &'a str>) -> &'a str {
-    let mut eldest = handle;
-    // No handle is its own source.
-    while let Some(&source) = sources.get(eldest) {
-        eldest = source;
+/// The eldest that this one goes back to, or itself, by the records of what is there.
+fn eldest(id: Uuid, elders: &BTreeMap<Uuid, Uuid>) -> Uuid {
+    let mut eldest = id;
+    // No copy is its own elder.
+    while let Some(elder) = elders.get(&eldest) {
+        eldest = *elder;
     }
     eldest
 }
@@ -155,15 +153,10 @@ mod tests {
 
     #[test]
     fn a_family_has_the_oldest_that_any_of_it_names() {
-        let sources = BTreeMap::from([("s1", "v1"), ("v2", "s1"), ("s2", "v2"), ("s3", "gone")]);
-        for (handle, expected) in [
-            ("v1", "v1"),
-            ("s2", "v1"),
-            ("v2", "v1"),
-            ("s3", "gone"),
-            ("v3", "v3"),
-        ] {
-            assert_eq!(eldest(handle, &sources), expected, "{handle}");
+        let [v1, s1, v2, s2, v3, s3, gone] = [1, 2, 3, 4, 5, 6, 7].map(Uuid::from_u128);
+        let elders = BTreeMap::from([(s1, v1), (v2, s1), (s2, v2), (s3, gone)]);
+        for (id, expected) in [(v1, v1), (s2, v1), (v2, v1), (s3, gone), (v3, v3)] {
+            assert_eq!(eldest(id, &elders), expected, "{id}");
         }
     }
 }

@@ -95,6 +95,7 @@ impl Scene {
             source: v.id,
             size_bytes: SIZE,
             requested_bytes: None,
+            ancestor: None,
             created_ns: 1,
             parameters: BTreeMap::new(),
             group: Some(group),

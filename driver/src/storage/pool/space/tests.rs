@@ -1,5 +1,7 @@
+use std::os::unix::fs::FileExt;
+
 use super::*;
-use crate::storage::{Error, NewVolume};
+use crate::storage::{Error, NewVolume, Source};
 use crate::testkit::{Site, new};
 
 /// Two pools share a filesystem with other users, so figures are compared with a wide margin.
@@ -24,6 +26,44 @@ fn two_pools_on_one_filesystem_promise_it_once() {
     site.pools().delete_volume(&half.id).unwrap();
     assert!(available(&a) > all / 8 * 5, "{}", available(&a));
     assert!(available(&b) > all / 8 * 5, "{}", available(&b));
+}
+
+/// In a pool with other files on its filesystem, a volume and those restored from its snapshots count
+/// once, also when what was between them is deleted.
+#[test]
+fn a_family_counts_once_without_the_snapshots_between() {
+    let mut site = Site::fake(&["a"]);
+    site.kernel.set_reflinks(true);
+    site.open();
+    let held = |site: &Site| capacity::held(&site.pool().images().unwrap(), true);
+    let volume = site.make("one");
+    let image = site.pools().open_image(&volume, true).unwrap();
+    image.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    let of_one = held(&site);
+    assert!(of_one >= 1 << 20);
+
+    let mut last = volume;
+    for name in ["two", "three"] {
+        let snapshot = site.snapshot(&last, name);
+        let restored = NewVolume {
+            source: Some(Source::Snapshot(snapshot.id)),
+            ..new(name)
+        };
+        let restored = site.create(restored);
+        site.pools().delete_snapshot(&snapshot.id).unwrap();
+        assert_eq!(held(&site), of_one, "{name}");
+        last = restored;
+    }
+    let clone = NewVolume {
+        source: Some(Source::Volume(last.id)),
+        ..new("clone")
+    };
+    site.create(clone);
+    site.pools().delete_volume(&last.id).unwrap();
+    assert_eq!(held(&site), of_one);
+    site.close();
+    site.open();
+    assert_eq!(held(&site), of_one);
 }
 
 /// Concurrent reservations never promise more space than the filesystem has.
