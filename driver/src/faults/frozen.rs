@@ -58,13 +58,8 @@ pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
     if record.freeze.is_none() {
         return Ok(());
     }
-    match target.identity.image() {
-        Some(image) => {
-            storage_freeze::thaw_leftover(target.kernel(), record.id, image)?;
-        }
-        // The image can't be opened, and the filesystem is there.
-        None if target.mount().is_some() => target.kernel().thaw(&target.root()?)?,
-        None => return Ok(()),
+    if !storage_freeze::thaw_volume(target.kernel(), &record, &target.identity)? {
+        return Ok(());
     }
     forget(target)
 }
