@@ -34,7 +34,7 @@ const LONGEST_HOLD: Duration = Duration::from_secs(300);
 /// The most connections: the driver has one for each call.
 const MOST_CONNECTIONS: usize = 32;
 
-/// How often the server lets go of disks that have ended. Their memory is locked, and a driver that has
+/// How often the server forgets the disks that have ended. Their memory is locked, and a driver that has
 /// died never asks for their end.
 const LOOK: Duration = Duration::from_secs(5);
 
@@ -282,9 +282,10 @@ impl Server {
         Ok(())
     }
 
-    /// The state of a disk.
+    /// The state of a disk. Its rules go on to delay operations for a minute after that.
     pub fn state(&self, name: &str) -> Result<DiskState> {
         let disk = self.disk(name)?;
+        disk.ask();
         Ok(DiskState {
             name: name.to_owned(),
             is_cut: disk.is_cut(),
@@ -299,7 +300,7 @@ impl Server {
     }
 }
 
-/// Lets go of disks that have ended, for as long as there is a server.
+/// Forgets disks once they have ended, for as long as there is a server.
 fn forget_ended(server: &Weak<Server>) {
     loop {
         thread::sleep(LOOK);

@@ -101,7 +101,7 @@ fn a_disk_without_users_goes_unasked() {
     client.state(&name).unwrap();
     drop(device);
     let end = Instant::now() + PATIENCE;
-    // The state of a disk is no reason to look for ends.
+    // A request for the state of a disk forgets none.
     while client.state(&name).is_ok() {
         assert!(Instant::now() < end, "{name} is still there");
         std::thread::sleep(Duration::from_millis(100));
