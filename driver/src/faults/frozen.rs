@@ -40,6 +40,11 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
         target.pools.update_volume(&id, |record| {
             record.freeze = Some(FreezeIntent { since_ns });
         })?;
+        // A fault that sets the pool aside looks at the record. One of the two sees the other.
+        if let Err(missing) = target.pools.with_id(id.pool()) {
+            forget(target)?;
+            return Err(missing.into());
+        }
     }
     match target.kernel().freeze(&root) {
         Ok(Freeze::AlreadyFrozen) if !is_recorded => {
