@@ -200,6 +200,8 @@ fn a_power_cut_that_was_not_recorded_is_not_repeated() {
     let (rig, id) = staged(FsType::Ext4);
     assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
     rig.update(id, |record| record.fault.as_mut().unwrap().over = false);
+    let rig = rig.restarted();
+    assert_eq!(reasons(&rig, id), ["FaultInjected"], "no damage");
     rig.kernel.take_effects();
     assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
     assert!(rig.kernel.take_effects().is_empty());

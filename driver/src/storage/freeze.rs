@@ -255,8 +255,8 @@ pub fn thaw_leftover(
     Ok(found)
 }
 
-/// The same for a volume whose image may not open. Without it, only the filesystem that is mounted at
-/// the volume's stage is found: false if there is none.
+/// Like [`thaw_leftover`], also if the volume's image can't be opened: then a mounted filesystem is there
+/// all the same. False if there is neither.
 pub(crate) fn thaw_volume(
     kernel: &dyn Kernel,
     record: &VolumeRecord,
