@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::io;
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use parking_lot::{Mutex, RwLock, RwLockWriteGuard};
 use rustix::io::Errno;
@@ -21,6 +21,11 @@ use crate::{Error, Result};
 
 #[cfg(test)]
 mod tests;
+
+/// How long rules delay operations after the last request for the disk's state, or for other settings. A
+/// driver that lives asks every few seconds, and one that has died could not end the delays: sync(2) of
+/// the node would wait for the disk until the next one starts.
+const LONGEST_UNASKED: Duration = Duration::from_secs(60);
 
 /// What a disk does besides its work. It can change while the disk is in use.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -98,6 +103,8 @@ struct ActiveSettings {
     queues: Queues,
     /// As they were set.
     settings: Settings,
+    /// When the disk was last asked for, since it was made.
+    asked: Duration,
 }
 
 impl Disk {
@@ -128,6 +135,7 @@ impl Disk {
                 limits: settings.limits,
                 queues: Queues::default(),
                 settings,
+                asked: Duration::ZERO,
             }),
             made: Instant::now(),
             operations: AtomicU64::new(0),
@@ -144,7 +152,13 @@ impl Disk {
         active.limits = settings.limits;
         active.queues = Queues::default();
         active.settings = settings;
+        active.asked = self.made.elapsed();
         Ok(())
+    }
+
+    /// Notes that someone asks for the disk: its rules go on to delay operations.
+    pub(crate) fn ask(&self) {
+        self.settings.lock().asked = self.made.elapsed();
     }
 
     pub(crate) fn settings(&self) -> Settings {
@@ -184,11 +198,16 @@ impl Disk {
         let now = self.made.elapsed();
         let mut active = self.settings.lock();
         let verdict = active.rules.decide(operation, &bytes);
+        let delay = if now.saturating_sub(active.asked) > LONGEST_UNASKED {
+            Duration::ZERO
+        } else {
+            verdict.delay
+        };
         let ActiveSettings { limits, queues, .. } = &mut *active;
         let len = bytes.end.saturating_sub(bytes.start);
         let ends = queues.admit(limits, operation, len, now);
         drop(active);
-        let wait = (ends - now).saturating_add(verdict.delay);
+        let wait = (ends - now).saturating_add(delay);
         if verdict.error.is_some() {
             self.failed.fetch_add(1, Ordering::Relaxed);
         }

@@ -89,6 +89,11 @@ impl FaultDisk {
         self.0.disk.set(settings)
     }
 
+    /// Notes that someone asks for it: its rules go on to delay operations.
+    pub(crate) fn ask(&self) {
+        self.0.disk.ask();
+    }
+
     /// Its settings.
     pub fn settings(&self) -> Settings {
         self.0.disk.settings()

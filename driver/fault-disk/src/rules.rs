@@ -44,7 +44,8 @@ impl DiskError {
 pub enum Effect {
     /// The operation is not done, and fails.
     Fail(DiskError),
-    /// It is done, and its answer comes this many microseconds later.
+    /// It is done, and its answer comes this many microseconds later, unless no one has asked for the
+    /// disk for a minute.
     DelayMicros(u64),
 }
 

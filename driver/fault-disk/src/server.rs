@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -33,6 +33,10 @@ const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
 /// The most connections: the driver has one for each call.
 const MOST_CONNECTIONS: usize = 32;
+
+/// How often the server forgets the disks that have ended. Their memory is locked, and a driver that has
+/// died never asks for their end.
+const LOOK: Duration = Duration::from_secs(5);
 
 /// How long the server waits when the system has no descriptor, thread or memory for a connection.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -71,6 +75,12 @@ impl Server {
     /// end of this process is a power cut, so a connection that can't be made does not end it.
     pub fn run(self: &Arc<Self>, path: &Path) -> Result<()> {
         let listener = listen_at(path)?;
+        let server = Arc::downgrade(self);
+        thread::Builder::new()
+            .name("fault-disks-end".to_owned())
+            .stack_size(128 * 1024)
+            .spawn(move || forget_ended(&server))
+            .map_err(|e| Error::system("to start a thread of the server", e))?;
         let connections = Arc::new(());
         loop {
             let connection = match accept_with(&listener, SocketFlags::CLOEXEC) {
@@ -272,9 +282,10 @@ impl Server {
         Ok(())
     }
 
-    /// The state of a disk.
+    /// The state of a disk. Its rules go on to delay operations for a minute after that.
     pub fn state(&self, name: &str) -> Result<DiskState> {
         let disk = self.disk(name)?;
+        disk.ask();
         Ok(DiskState {
             name: name.to_owned(),
             is_cut: disk.is_cut(),
@@ -286,6 +297,17 @@ impl Server {
     /// The names of the disks that are in use.
     pub fn list(&self) -> Vec<String> {
         self.in_use().keys().cloned().collect()
+    }
+}
+
+/// Forgets disks once they have ended, for as long as there is a server.
+fn forget_ended(server: &Weak<Server>) {
+    loop {
+        thread::sleep(LOOK);
+        let Some(server) = server.upgrade() else {
+            return;
+        };
+        drop(server.in_use());
     }
 }
 

@@ -7,7 +7,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::{self, Write};
 use std::ops::Range;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
@@ -292,6 +292,27 @@ pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
     let file = open_with(dir, path, flags, Mode::RUSR | Mode::WUSR)?;
     file_changes::made(dir, path);
     Ok(file)
+}
+
+/// Creates a file without a name (O_TMPFILE) on the filesystem of `dir`, mode 0600. It goes with its
+/// last user, unless [`give_name`] has given it a name.
+pub fn create_nameless(dir: BorrowedFd<'_>) -> Result<File> {
+    effect("file.scratch").map_err(beneath("O_TMPFILE", dir, "."))?;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
+    rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR)
+        .map(File::from)
+        .map_err(beneath("O_TMPFILE", dir, "."))
+}
+
+/// Gives a file of [`create_nameless`] a name in `dir`; `Io(EEXIST)` if something has it.
+pub fn give_name(file: &File, dir: BorrowedFd<'_>, name: &str) -> Result<()> {
+    single(dir, name)?;
+    effect("file.link").map_err(beneath("link", dir, name))?;
+    let open = format!("/proc/self/fd/{}", file.as_raw_fd());
+    rustix::fs::linkat(rustix::fs::CWD, open, dir, name, AtFlags::SYMLINK_FOLLOW)
+        .map_err(beneath("link", dir, name))?;
+    file_changes::made(dir, name);
+    Ok(())
 }
 
 fn open_with(dir: BorrowedFd<'_>, path: &Path, flags: OFlags, mode: Mode) -> Result<File> {

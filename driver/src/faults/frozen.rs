@@ -4,7 +4,7 @@
 use hostloop_controllers::api::claim_fault::FaultKind;
 
 use super::target::Target;
-use super::{FaultError, Obstacle};
+use super::{FaultError, Obstacle, fault_disk};
 use crate::kernel::Freeze;
 use crate::record::{FreezeIntent, now_ns};
 use crate::storage::freeze as storage_freeze;
@@ -25,6 +25,10 @@ fn nearly_full(target: &Target<'_>) -> Option<Obstacle> {
 
 pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
+    if target.record.fault_disk.is_some() {
+        // The freeze writes back first, so the disk has no limits as long as the fault lasts.
+        fault_disk::set(target)?;
+    }
     let id = target.record.id;
     let is_recorded = target.record.freeze.is_some();
     if !is_recorded {
@@ -36,6 +40,11 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
         target.pools.update_volume(&id, |record| {
             record.freeze = Some(FreezeIntent { since_ns });
         })?;
+        // A fault that sets the pool aside looks at the record. One of the two sees the other.
+        if let Err(missing) = target.pools.with_id(id.pool()) {
+            forget(target)?;
+            return Err(missing.into());
+        }
     }
     match target.kernel().freeze(&root) {
         Ok(Freeze::AlreadyFrozen) if !is_recorded => {
@@ -55,18 +64,12 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
 
 pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
     let record = target.pools.volume(&target.handle())?;
-    if record.freeze.is_none() {
-        return Ok(());
+    if record.freeze.is_some()
+        && storage_freeze::thaw_volume(target.kernel(), &record, &target.identity)?
+    {
+        forget(target)?;
     }
-    match target.identity.image() {
-        Some(image) => {
-            storage_freeze::thaw_leftover(target.kernel(), record.id, image)?;
-        }
-        // The image can't be opened, and the filesystem is there.
-        None if target.mount().is_some() => target.kernel().thaw(&target.root()?)?,
-        None => return Ok(()),
-    }
-    forget(target)
+    fault_disk::clear(target)
 }
 
 fn forget(target: &Target<'_>) -> Result<(), FaultError> {

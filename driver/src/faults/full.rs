@@ -7,7 +7,8 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use hostloop_controllers::api::claim_fault::FaultKind;
-use rustix::fs::OFlags;
+use rustix::fs::{AtFlags, OFlags};
+use rustix::io::Errno;
 
 use super::target::Target;
 use super::{EndsLater, FaultError, Obstacle};
@@ -24,31 +25,27 @@ pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle
 /// Makes the file and fills the filesystem, unless that is done.
 pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
-    let made = match own_file(target, &root)? {
+    match own_file(target, &root)? {
         Some(own) if file::length(&own)? > 0 => return Ok(()),
         // The process ended before it took the room.
         Some(own) => return take_free_room(target, &own),
-        None => file::create_beneath(root.as_fd(), Path::new(FILLER)),
-    };
-    let made = match made {
-        Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
-            return Err(Obstacle::FileOfUsers { file: FILLER }.into());
-        }
-        made => made?,
-    };
+        None if is_taken(&root)? => return Err(Obstacle::FileOfUsers { file: FILLER }.into()),
+        None => {}
+    }
+    // The record has the file before others can see it: otherwise a process that ends between the two
+    // leaves one that seems to be of users.
+    let made = file::create_nameless(root.as_fd())?;
     let inode = metadata(&made)?.ino();
-    let recorded = target.pools.update_volume(&target.record.id, |record| {
+    target.pools.update_volume(&target.record.id, |record| {
         if let Some(fault) = &mut record.fault {
             fault.file = Some(inode);
         }
-    });
-    recorded
-        .map_err(FaultError::from)
-        .and_then(|_| take_free_room(target, &made))
-        .inspect_err(|_| {
-            // The next look begins again. Without a record, it would take the file for one of users.
-            let _ = file::remove(root.as_fd(), FILLER);
-        })
+    })?;
+    file::give_name(&made, root.as_fd(), FILLER)?;
+    take_free_room(target, &made).inspect_err(|_| {
+        // The next look would take a part of the room for all of it.
+        let _ = file::remove(root.as_fd(), FILLER);
+    })
 }
 
 /// Removes the file, unless users have put another one in its place, or written to it.
@@ -101,6 +98,15 @@ fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError
         .open(path);
     let own = own.map_err(|e| kernel::Error::io("open", FILLER, e))?;
     Ok((!file::has_data(&own)?).then_some(own))
+}
+
+/// True if anything has the file's name.
+fn is_taken(root: &File) -> Result<bool, FaultError> {
+    match rustix::fs::statat(root, FILLER, AtFlags::SYMLINK_NOFOLLOW) {
+        Ok(_) => Ok(true),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(kernel::Error::io("lstat", FILLER, error.into()).into()),
+    }
 }
 
 fn metadata(file: &File) -> Result<Metadata, FaultError> {

@@ -1,13 +1,14 @@
 //! Faults of volumes over the fake kernel: what they do, and what is left when they end.
 
 use hostloop_fake_kernel::{Model, Stamps};
+use hostloop_fault_disk::limits::Limits;
 use rstest::rstest;
 
 use super::*;
 use crate::fault_disks::testing::serve_idle_disk;
 use crate::kernel::{Filesystems, FsType, MountEntry, Mounts};
 use crate::record::Access;
-use crate::storage::{NewVolume, Reach, Reserve, SnapshotId, VolumeId};
+use crate::storage::{FaultDiskRecord, NewVolume, Reach, Reserve, SnapshotId, VolumeId};
 use crate::testkit::*;
 
 mod full;
@@ -199,6 +200,8 @@ fn a_power_cut_that_was_not_recorded_is_not_repeated() {
     let (rig, id) = staged(FsType::Ext4);
     assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
     rig.update(id, |record| record.fault.as_mut().unwrap().over = false);
+    let rig = rig.restarted();
+    assert_eq!(reasons(&rig, id), ["FaultInjected"], "no damage");
     rig.kernel.take_effects();
     assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
     assert!(rig.kernel.take_effects().is_empty());
@@ -305,6 +308,35 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     rig.unstage(id, "a").unwrap();
     assert!(!is_slow(), "an unstaging");
     assert!(rig.record(id).fault.is_some());
+}
+
+/// Otherwise the fault could not end before the disk has written back, however long that takes.
+#[test]
+fn a_freeze_waits_for_no_limit_of_a_disk() {
+    let (rig, id) = staged(FsType::Ext4);
+    let limits = Limits {
+        wbps: Some(MI),
+        ..Limits::default()
+    };
+    rig.update(id, |record| {
+        record.fault_disk = Some(Box::new(FaultDiskRecord {
+            limits,
+            ..FaultDiskRecord::default()
+        }));
+    });
+    let settings = serve_idle_disk(&rig.options.state_dir);
+    settings.lock().limits = limits;
+    let of_disk = Arc::clone(&settings);
+    rig.kernel.hook("freeze", move |_| {
+        assert_eq!(of_disk.lock().limits, Limits::default());
+        Ok(())
+    });
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert_eq!(settings.lock().limits, limits);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    unblock_all(&rig.node.pools);
+    assert_eq!(settings.lock().limits, limits, "the process ends");
 }
 
 /// The program that has frozen it has to thaw it.

@@ -182,16 +182,8 @@ impl Node {
         if record.freeze.is_none() || is_block {
             return Ok(false);
         }
-        let kernel = self.pools.kernel();
-        if let Some(image) = identity.image() {
-            freeze::thaw_leftover(kernel, record.id, image)?;
-        } else {
-            // The image can't be opened. A mounted filesystem is there all the same.
-            let state = self.state(identity, &[])?;
-            let Some(mount) = stage.and_then(|stage| state.staged_mount(stage)) else {
-                return Ok(false);
-            };
-            kernel.thaw(&kernel.open_mount(mount)?)?;
+        if !freeze::thaw_volume(self.pools.kernel(), record, identity)? {
+            return Ok(false);
         }
         self.pools
             .clear_in_volume(&record.id, |r| r.freeze = None)?;

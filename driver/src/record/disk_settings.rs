@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use hostloop_controllers::api::claim_fault::{ClaimFault, DiskOperations, FaultKind};
 use hostloop_fault_disk::Settings;
+use hostloop_fault_disk::limits::Limits;
 use hostloop_fault_disk::rules::{DiskError, Effect, Rule};
 
 use super::VolumeRecord;
@@ -16,11 +17,16 @@ impl VolumeRecord {
         let fault = recorded.and_then(|fault| ClaimFault::parse(&fault.fault).ok());
         let ranges = recorded.map_or(&[][..], |fault| fault.ranges.as_slice());
         let rule = fault.as_ref().and_then(|fault| rule(fault, ranges));
-        Settings {
-            rules: rule.into_iter().collect(),
-            seed: fault.map_or(0, |fault| fault.seed),
-            ..self.disk_settings_without_fault()
+        let mut settings = self.disk_settings_without_fault();
+        if let Some(fault) = fault {
+            settings.seed = fault.seed;
+            if fault.kind == FaultKind::Frozen {
+                // A freeze writes back first. Under a limit, that could take longer than the fault.
+                settings.limits = Limits::default();
+            }
         }
+        settings.rules.extend(rule);
+        settings
     }
 
     /// The settings of the volume's fault disk without its fault. A staging begins with these, as it

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::copy_image::{self, NewImage};
-use super::{Error, Result, VolumeId};
+use super::{Error, Result, VolumeId, VolumeRecord};
+use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::file::{Copied, Pace};
 use crate::kernel::{self, FileId, Kernel, Probe};
 
@@ -252,6 +253,28 @@ pub fn thaw_leftover(
         };
     }
     Ok(found)
+}
+
+/// Like [`thaw_leftover`], also if the volume's image can't be opened: then a mounted filesystem is there
+/// all the same. False if there is neither.
+pub(crate) fn thaw_volume(
+    kernel: &dyn Kernel,
+    record: &VolumeRecord,
+    identity: &VolumeIdentity,
+) -> Result<bool> {
+    if let Some(image) = identity.image() {
+        thaw_leftover(kernel, record.id, image)?;
+        return Ok(true);
+    }
+    let Some(stage) = record.stage.as_deref() else {
+        return Ok(false);
+    };
+    let state = VolumeState::look(kernel, identity, &[])?;
+    let Some(mount) = state.staged_mount(stage) else {
+        return Ok(false);
+    };
+    kernel.thaw(&kernel.open_mount(mount)?)?;
+    Ok(true)
 }
 
 /// Thaws an unmounted filesystem; false if the device has none.

@@ -310,6 +310,34 @@ fn rules_and_limits_change_while_a_disk_is_in_use() {
     );
 }
 
+fn is_slow(disk: &Disk) -> bool {
+    disk.decide(Operation::Read, 0..4096).due.is_some()
+}
+
+/// A driver that has died asks for nothing, and can't end them.
+#[test]
+fn delays_end_without_requests_for_the_disk() {
+    let slow = Settings {
+        rules: vec![Rule {
+            operations: Vec::new(),
+            bytes: None,
+            share: 1.0,
+            effect: Effect::DelayMicros(1_000_000),
+        }],
+        ..Settings::default()
+    };
+    let (mut disk, _image) = disk(0, slow.clone());
+    assert!(is_slow(&disk));
+    disk.made -= LONGEST_UNASKED + Duration::from_secs(1);
+    assert!(!is_slow(&disk));
+    disk.ask();
+    assert!(is_slow(&disk), "the same rules");
+    disk.made -= LONGEST_UNASKED + Duration::from_secs(1);
+    assert!(!is_slow(&disk));
+    disk.set(slow).unwrap();
+    assert!(is_slow(&disk));
+}
+
 #[test]
 fn a_disk_grows_with_its_image() {
     let (disk, image) = disk(0, Settings::default());

@@ -90,6 +90,24 @@ fn a_client_has_the_disks_of_its_server() {
     assert!(client.list().unwrap().is_empty());
 }
 
+/// Its driver may have died, and with it all that would ask for its end.
+#[test]
+fn a_disk_without_users_goes_unasked() {
+    let rig = Rig::new();
+    let dir = tempfile::tempdir().unwrap();
+    let mut client = connect(&Server::new(1 << 30), &dir.path().join("faults.sock"));
+    let name = name();
+    let device = attach(&mut client, &name, &rig, CACHE);
+    client.state(&name).unwrap();
+    drop(device);
+    let end = Instant::now() + PATIENCE;
+    // A request for the state of a disk forgets none.
+    while client.state(&name).is_ok() {
+        assert!(Instant::now() < end, "{name} is still there");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+}
+
 /// A write to a device, and whether it has ended.
 struct Writer {
     thread: std::thread::JoinHandle<()>,

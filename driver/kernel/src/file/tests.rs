@@ -46,6 +46,20 @@ fn copies_keep_holes_and_length() {
 }
 
 #[test]
+fn a_file_has_no_name_before_it_is_given_one() {
+    let (t, d) = dir();
+    let made = create_nameless(d.as_fd()).unwrap();
+    assert_eq!(std::fs::read_dir(t.path()).unwrap().count(), 0);
+    give_name(&made, d.as_fd(), "name").unwrap();
+    let named = t.path().join("name").metadata().unwrap();
+    assert_eq!(named.ino(), made.metadata().unwrap().ino());
+    let other = create_nameless(d.as_fd()).unwrap();
+    let taken = give_name(&other, d.as_fd(), "name").unwrap_err();
+    assert_eq!(errno(taken), Some(libc::EEXIST));
+    give_name(&other, d.as_fd(), "../name").unwrap_err();
+}
+
+#[test]
 fn a_copy_stops_on_request() {
     let (_t, d) = dir();
     let from = create(&d, "from");

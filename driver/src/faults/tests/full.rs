@@ -1,6 +1,7 @@
 //! The fault `full`: a file takes the room of a filesystem.
 
 use std::path::PathBuf;
+use std::time::SystemTime;
 
 use super::*;
 
@@ -74,9 +75,10 @@ fn a_file_with_data_of_users_stays() {
     assert_eq!(std::fs::read_to_string(&file).unwrap(), "theirs");
 }
 
-/// The pool may be too full for a longer record.
+/// The pool may be too full for a longer record. And a process that ends then leaves no file either:
+/// the directory does not change before the record.
 #[test]
-fn a_file_that_the_record_does_not_take_is_removed() {
+fn a_file_that_the_record_does_not_take_is_never_there() {
     let (rig, id, file) = staged_with_file();
     assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
     // As it was before the file was made.
@@ -85,13 +87,29 @@ fn a_file_that_the_record_does_not_take_is_removed() {
     let entry = rig.root().join("pool/volumes").join(id.to_string());
     std::fs::rename(entry.join("volume.json"), entry.join("kept")).unwrap();
     std::fs::create_dir(entry.join("volume.json")).unwrap();
+    let root = std::fs::File::open(rig.staging("a")).unwrap();
+    let long_ago = SystemTime::UNIX_EPOCH + Duration::from_secs(1);
+    root.set_modified(long_ago).unwrap();
     let requested = ClaimFault::parse("full").unwrap();
     let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
     assert!(matches!(failed, Err(FaultError::Pool(_))), "{failed:?}");
+    assert_eq!(root.metadata().unwrap().modified().unwrap(), long_ago);
     assert!(!file.exists());
     std::fs::remove_dir(entry.join("volume.json")).unwrap();
     std::fs::rename(entry.join("kept"), entry.join("volume.json")).unwrap();
     assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
+}
+
+/// The process may end after the record has the file, and before the file has its name.
+#[test]
+fn a_file_without_a_name_is_made_again() {
+    let (rig, id, file) = staged_with_file();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    std::fs::remove_file(&file).unwrap();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(file.metadata().unwrap().len(), 16 * MI);
     assert_eq!(state(&rig, id, None), FaultState::Healed);
     assert!(!file.exists());
 }

@@ -21,13 +21,20 @@ impl Pools {
     }
 
     /// Lets an open pool be missing for this reason. It keeps its files open and its locks, and is not
-    /// opened again.
+    /// opened again. Refused if the fault of a claim has frozen a volume in it, also just now.
     pub fn set_aside(&self, slot: usize, why: String) -> Result<()> {
         let pool = self.of_slot(slot)?;
         {
             let slot = &mut self.slots.write()[slot];
             slot.state = Err(why);
             slot.set_aside = Some(pool.clone());
+        }
+        // A fault of a claim looks for the pool once it has recorded its freeze.
+        if let Some(frozen) = frozen_in(&pool) {
+            self.bring_back(slot);
+            return Err(Error::Refused(format!(
+                "the fault of its claim freezes volume {frozen} at this moment: clear that fault first"
+            )));
         }
         self.end_delays_in(&pool);
         Ok(())
@@ -116,11 +123,12 @@ impl Pools {
 
     /// A volume in the pool that the fault of its claim has frozen.
     pub fn frozen_volume(&self, slot: usize) -> Option<VolumeId> {
-        let pool = self.of_slot(slot).ok()?;
-        let faulty = pool.index.read().faulty_volumes();
-        faulty
-            .iter()
-            .find(|volume| volume.is_frozen_by_fault())
-            .map(|volume| volume.id)
+        frozen_in(&self.of_slot(slot).ok()?)
     }
+}
+
+fn frozen_in(pool: &Pool) -> Option<VolumeId> {
+    let faulty = pool.index.read().faulty_volumes();
+    let frozen = faulty.iter().find(|volume| volume.is_frozen_by_fault());
+    frozen.map(|volume| volume.id)
 }
