@@ -123,7 +123,8 @@ impl Pools {
 
     /// A volume in the pool that the fault of its claim has frozen.
     pub fn frozen_volume(&self, slot: usize) -> Option<VolumeId> {
-        frozen_in(&self.of_slot(slot).ok()?)
+        let pool = self.of_slot(slot).ok()?;
+        frozen_in(&pool)
     }
 }
 
