@@ -40,10 +40,10 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
         target.pools.update_volume(&id, |record| {
             record.freeze = Some(FreezeIntent { since_ns });
         })?;
-        // A fault that sets the pool aside looks at the record. One of the two sees the other.
-        if let Err(missing) = target.pools.with_id(id.pool()) {
+        // A fault of the pool looks at the record. One of the two sees the other.
+        if let Err(unavailable) = target.pools.check_reach(id.pool()) {
             forget(target)?;
-            return Err(missing.into());
+            return Err(unavailable.into());
         }
     }
     match target.kernel().freeze(&root) {

@@ -1,12 +1,14 @@
 //! Faults of volumes over the fake kernel: what they do, and what is left when they end.
 
+use std::cell::RefCell;
+
 use hostloop_fake_kernel::{Model, Stamps};
 use hostloop_fault_disk::limits::Limits;
 use rstest::rstest;
 
 use super::*;
 use crate::fault_disks::testing::serve_idle_disk;
-use crate::kernel::{Filesystems, FsType, MountEntry, Mounts};
+use crate::kernel::{Filesystems, FsType, MountEntry, Mounts, failpoint};
 use crate::record::Access;
 use crate::storage::{FaultDiskRecord, NewVolume, Reach, Reserve, SnapshotId, VolumeId};
 use crate::testkit::*;
@@ -16,6 +18,25 @@ mod full;
 type Rig = crate::testkit::Rig<Model>;
 
 const LONG_AGO: u64 = 1;
+
+/// What happens once before an effect, by the effect's name.
+type Meanwhile = (&'static str, Box<dyn FnOnce()>);
+
+thread_local! {
+    static MEANWHILE: RefCell<Option<Meanwhile>> = const { RefCell::new(None) };
+}
+
+/// Acts once, before the next effect of this name in this thread.
+fn before_effect(name: &'static str, act: impl FnOnce() + 'static) {
+    failpoint::watch(|name| {
+        let due = MEANWHILE.with_borrow_mut(|meanwhile| meanwhile.take_if(|(at, _)| *at == name));
+        if let Some((_, act)) = due {
+            act();
+        }
+        Ok(())
+    });
+    MEANWHILE.set(Some((name, Box::new(act))));
+}
 
 /// Reconciles a volume with an annotation.
 fn ask(rig: &Rig, id: VolumeId, annotation: Option<&str>) -> FaultReport {
@@ -337,6 +358,43 @@ fn a_freeze_waits_for_no_limit_of_a_disk() {
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
     unblock_all(&rig.node.pools);
     assert_eq!(settings.lock().limits, limits, "the process ends");
+}
+
+/// The fault of the pool has looked before the record had the freeze, which could not end before the
+/// pool is back.
+#[rstest]
+fn a_pool_that_has_gone_meanwhile_gets_no_freeze(#[values(true, false)] hangs: bool) {
+    /// The record is cleared once the pool is back.
+    const HANGS: Duration = Duration::from_secs(2);
+    let (rig, id) = staged(FsType::Ext4);
+    let requested = ClaimFault::parse("frozen").unwrap();
+    let fault = FaultRecord {
+        since_ns: now_ns(),
+        ..FaultRecord::of(&requested.to_string())
+    };
+    rig.update(id, |record| record.fault = Some(Box::new(fault)));
+    let pools = Arc::clone(&rig.node.pools);
+    before_effect("file.rename", move || {
+        let gone = if hangs {
+            pools.hold_up(0, HANGS)
+        } else {
+            pools.set_aside(0, "a test".to_owned())
+        };
+        gone.unwrap();
+    });
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(
+        matches!(
+            failed,
+            Err(FaultError::Pool(storage::Error::Unavailable { .. }))
+        ),
+        "{failed:?}"
+    );
+    rig.node.pools.release(0);
+    rig.node.pools.bring_back(0);
+    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
+    assert_eq!(rig.record(id).freeze, None);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
 }
 
 /// The program that has frozen it has to thaw it.

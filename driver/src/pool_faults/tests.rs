@@ -232,9 +232,12 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
         assert!(refused.message.contains(&id.to_string()), "{refused:?}");
     }
     // As if the freeze had come between the look and the effect.
-    let refused = rig.site.pools().set_aside(0, "a test".to_owned());
+    let pools = rig.site.pools();
+    let refused = pools.set_aside(0, "a test".to_owned());
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
-    rig.site.pools().volume(&VolumeHandle::Id(id)).unwrap();
+    let refused = pools.hold_up(0, PATIENCE);
+    assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
+    pools.check_reach(id.pool()).unwrap();
 }
 
 /// The fault of the claim could not end meanwhile, and such a disk blocks sync(2) of the node, too.

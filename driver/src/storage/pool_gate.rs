@@ -35,6 +35,12 @@ impl PoolGate {
         }
     }
 
+    /// True while users wait.
+    pub(super) fn is_closed(&self) -> bool {
+        let closed_until = *self.closed_until.lock();
+        closed_until.is_some_and(|end| Instant::now() < end)
+    }
+
     /// Closes the gate for this time at most.
     pub(super) fn close(&self, time: Duration) {
         *self.closed_until.lock() = Some(Instant::now() + time);
@@ -61,7 +67,9 @@ mod tests {
     fn a_closed_gate_holds_up_until_it_opens() {
         let gate = Arc::new(PoolGate::default());
         gate.pass(&std::io::stdin());
+        assert!(!gate.is_closed());
         gate.close(LONG);
+        assert!(gate.is_closed());
         let (passed, passes) = channel();
         let user = gate.clone();
         let thread = std::thread::spawn(move || {
@@ -83,5 +91,6 @@ mod tests {
         gate.close(time);
         gate.pass(&std::io::stdin());
         assert!(began.elapsed() >= time);
+        assert!(!gate.is_closed());
     }
 }

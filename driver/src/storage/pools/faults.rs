@@ -29,13 +29,7 @@ impl Pools {
             slot.state = Err(why);
             slot.set_aside = Some(pool.clone());
         }
-        // A fault of a claim looks for the pool once it has recorded its freeze.
-        if let Some(frozen) = frozen_in(&pool) {
-            self.bring_back(slot);
-            return Err(Error::Refused(format!(
-                "the fault of its claim freezes volume {frozen} at this moment: clear that fault first"
-            )));
-        }
+        refuse_frozen(&pool).inspect_err(|_| self.bring_back(slot))?;
         self.end_delays_in(&pool);
         Ok(())
     }
@@ -77,10 +71,12 @@ impl Pools {
         }
     }
 
-    /// Lets all that needs the pool's files wait, for this time at most.
+    /// Lets all that needs the pool's files wait, for this time at most. Refused as
+    /// [`Pools::set_aside`] is.
     pub fn hold_up(&self, slot: usize, time: Duration) -> Result<()> {
         let pool = self.of_slot(slot)?;
         pool.layout.gate.close(time);
+        refuse_frozen(&pool).inspect_err(|_| pool.layout.gate.open())?;
         self.end_delays_in(&pool);
         Ok(())
     }
@@ -121,11 +117,34 @@ impl Pools {
         }
     }
 
+    /// Fails if a fault of the pool lets it be missing or hang. A fault of a claim that has recorded
+    /// its freeze asks for this: the freeze could not end meanwhile.
+    pub fn check_reach(&self, id: PoolId) -> Result<()> {
+        let pool = self.with_id(id)?;
+        if pool.layout.gate.is_closed() {
+            return Err(Error::Unavailable {
+                name: pool.name().to_owned(),
+                why: "it hangs, by a fault that an administrator has asked for".to_owned(),
+            });
+        }
+        Ok(())
+    }
+
     /// A volume in the pool that the fault of its claim has frozen.
     pub fn frozen_volume(&self, slot: usize) -> Option<VolumeId> {
         let pool = self.of_slot(slot).ok()?;
         frozen_in(&pool)
     }
+}
+
+/// Fails if the fault of a claim has frozen a volume in the pool. Such a fault records its freeze, and
+/// then looks for the pool ([`Pools::check_reach`]): one of the two sees the other.
+fn refuse_frozen(pool: &Pool) -> Result<()> {
+    frozen_in(pool).map_or(Ok(()), |frozen| {
+        Err(Error::Refused(format!(
+            "the fault of its claim freezes volume {frozen} at this moment: clear that fault first"
+        )))
+    })
 }
 
 fn frozen_in(pool: &Pool) -> Option<VolumeId> {
