@@ -15,6 +15,7 @@ use crate::draw::Draws;
 use crate::image::{Image, Zeroing};
 use crate::limits::{Limits, Queues};
 use crate::power_cut::{self, Loss, PowerCutReport, WriteOutcome};
+use crate::protocol::DiskState;
 use crate::rules::{ActiveRules, DiskError, MOST_RULES, Operation, Rule};
 use crate::write_cache::{Unflushed, WriteCache};
 use crate::{Error, Result};
@@ -156,9 +157,15 @@ impl Disk {
         Ok(())
     }
 
-    /// Notes that someone asks for the disk: its rules go on to delay operations.
-    pub(crate) fn ask(&self) {
+    /// Its state. Its rules go on to delay operations for a minute after that.
+    pub(crate) fn state(&self) -> DiskState {
         self.settings.lock().asked = self.made.elapsed();
+        DiskState {
+            name: self.name.clone(),
+            is_cut: self.is_cut(),
+            settings: self.settings(),
+            counts: self.counts(),
+        }
     }
 
     pub(crate) fn settings(&self) -> Settings {

@@ -12,6 +12,7 @@ use crate::disk::{self, Counts, Disk, Settings};
 use crate::fuse_message::{self, MOST_OPERATIONS};
 use crate::mount::Mount;
 use crate::power_cut::{Loss, PowerCutReport};
+use crate::protocol::DiskState;
 use crate::slots::Slots;
 use crate::worker::{self, Answer, Shared};
 use crate::write_cache::WriteCache;
@@ -89,9 +90,9 @@ impl FaultDisk {
         self.0.disk.set(settings)
     }
 
-    /// Notes that someone asks for it: its rules go on to delay operations.
-    pub(crate) fn ask(&self) {
-        self.0.disk.ask();
+    /// Its state. Its rules go on to delay operations for a minute after that.
+    pub(crate) fn state(&self) -> DiskState {
+        self.0.disk.state()
     }
 
     /// Its settings.

@@ -284,14 +284,7 @@ impl Server {
 
     /// The state of a disk. Its rules go on to delay operations for a minute after that.
     pub fn state(&self, name: &str) -> Result<DiskState> {
-        let disk = self.disk(name)?;
-        disk.ask();
-        Ok(DiskState {
-            name: name.to_owned(),
-            is_cut: disk.is_cut(),
-            settings: disk.settings(),
-            counts: disk.counts(),
-        })
+        Ok(self.disk(name)?.state())
     }
 
     /// The names of the disks that are in use.

@@ -330,7 +330,7 @@ fn delays_end_without_requests_for_the_disk() {
     assert!(is_slow(&disk));
     disk.made -= LONGEST_UNASKED + Duration::from_secs(1);
     assert!(!is_slow(&disk));
-    disk.ask();
+    disk.state();
     assert!(is_slow(&disk), "the same rules");
     disk.made -= LONGEST_UNASKED + Duration::from_secs(1);
     assert!(!is_slow(&disk));
