@@ -164,15 +164,14 @@ pub fn can_clone(dir: BorrowedFd<'_>) -> Result<bool> {
 /// Creates a file in `dir` without a name (O_TMPFILE), or unlinks it before returning.
 fn scratch(dir: BorrowedFd<'_>, name: &'static str) -> Result<File> {
     effect("file.scratch").map_err(beneath("open", dir, name))?;
-    let mode = Mode::RUSR | Mode::WUSR;
-    let flags = OFlags::RDWR | OFlags::CLOEXEC;
-    match rustix::fs::openat(dir, ".", flags | OFlags::TMPFILE, mode) {
-        Ok(fd) => return Ok(fd.into()),
+    match open_nameless(dir) {
+        Ok(file) => return Ok(file),
         Err(Errno::OPNOTSUPP | Errno::ISDIR | Errno::NOENT | Errno::INVAL) => {}
         Err(e) => return Err(beneath("O_TMPFILE", dir, ".")(e)),
     }
-    let flags = flags | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::TRUNC;
-    let fd = rustix::fs::openat(dir, name, flags, mode).map_err(beneath("open", dir, name))?;
+    let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::CREATE | OFlags::NOFOLLOW | OFlags::TRUNC;
+    let fd = rustix::fs::openat(dir, name, flags, Mode::RUSR | Mode::WUSR)
+        .map_err(beneath("open", dir, name))?;
     rustix::fs::unlinkat(dir, name, AtFlags::empty()).map_err(beneath("unlink", dir, name))?;
     Ok(fd.into())
 }
@@ -298,10 +297,12 @@ pub fn create_beneath(dir: BorrowedFd<'_>, path: &Path) -> Result<File> {
 /// last user, unless [`give_name`] has given it a name.
 pub fn create_nameless(dir: BorrowedFd<'_>) -> Result<File> {
     effect("file.scratch").map_err(beneath("O_TMPFILE", dir, "."))?;
+    open_nameless(dir).map_err(beneath("O_TMPFILE", dir, "."))
+}
+
+fn open_nameless(dir: BorrowedFd<'_>) -> std::result::Result<File, Errno> {
     let flags = OFlags::RDWR | OFlags::CLOEXEC | OFlags::TMPFILE;
-    rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR)
-        .map(File::from)
-        .map_err(beneath("O_TMPFILE", dir, "."))
+    rustix::fs::openat(dir, ".", flags, Mode::RUSR | Mode::WUSR).map(File::from)
 }
 
 /// Gives a file of [`create_nameless`] a name in `dir`; `Io(EEXIST)` if something has it.
