@@ -41,7 +41,13 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
             fault.file = Some(inode);
         }
     })?;
-    file::give_name(&made, root.as_fd(), FILLER)?;
+    match file::give_name(&made, root.as_fd(), FILLER) {
+        // Users have made it meanwhile.
+        Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
+            return Err(Obstacle::FileOfUsers { file: FILLER }.into());
+        }
+        named => named?,
+    }
     take_free_room(target, &made).inspect_err(|_| {
         // The next look would take a part of the room for all of it.
         let _ = file::remove(root.as_fd(), FILLER);

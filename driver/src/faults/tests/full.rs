@@ -102,6 +102,19 @@ fn a_file_that_the_record_does_not_take_is_never_there() {
     assert!(!file.exists());
 }
 
+#[test]
+fn a_file_that_users_make_meanwhile_is_theirs() {
+    let (rig, id, file) = staged_with_file();
+    let theirs = file.clone();
+    before_effect("file.link", move || std::fs::write(theirs, "").unwrap());
+    let report = ask(&rig, id, Some("full"));
+    assert_eq!(report.state, FaultState::Refused);
+    let why = "its users have a file";
+    assert!(report.message.contains(why), "{}", report.message);
+    assert_eq!(rig.record(id).fault, None);
+    assert_eq!(file.metadata().unwrap().len(), 0);
+}
+
 /// The process may end after the record has the file, and before the file has its name.
 #[test]
 fn a_file_without_a_name_is_made_again() {
