@@ -156,7 +156,7 @@ impl VolumeRecord {
     }
 
     /// The eldest volume or snapshot that the record knows with which it may share blocks; `None`
-    /// for a volume that is no copy.
+    /// for a volume without a source.
     pub fn eldest(&self) -> Option<Uuid> {
         let ancestor = self.ancestor.as_deref().copied();
         ancestor.or_else(|| self.source.as_deref().map(Source::uuid))
@@ -435,7 +435,7 @@ pub struct SnapshotRecord {
     /// The volume's [`requested_bytes`](VolumeRecord::requested_bytes) at that time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub requested_bytes: Option<u64>,
-    /// The volume's [`ancestor`](VolumeRecord::ancestor), or else its source, in the same pools.
+    /// The volume's [`eldest`](VolumeRecord::eldest), in the pools that need it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ancestor: Option<Box<Uuid>>,
     /// The point in time of the content, nanoseconds since the epoch.

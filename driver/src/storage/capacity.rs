@@ -198,14 +198,14 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
     let elders: HashMap<Uuid, Option<Uuid>> = images.iter().map(|i| (i.id, i.eldest)).collect();
     let mut families: HashMap<Uuid, u64> = HashMap::new();
     for image in images {
-        let largest = families.entry(ancestor(image.id, &elders)).or_default();
+        let largest = families.entry(eldest(image.id, &elders)).or_default();
         *largest = (*largest).max(image.allocated);
     }
     families.values().sum()
 }
 
-/// The oldest known ancestor, even if its own image is gone.
-fn ancestor(mut id: Uuid, elders: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
+/// The eldest known one of an image's family, even if its own image is gone.
+fn eldest(mut id: Uuid, elders: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
     // A lineage is at most as long as the number of images. The bound ends cycles in broken
     // records.
     for _ in 0..elders.len() {

@@ -62,7 +62,7 @@ impl LocatedSource {
         }
     }
 
-    /// The eldest image that a copy may share blocks with, if the name of its source does not say so.
+    /// The eldest image with which a copy may share blocks, unless that is the source itself.
     fn ancestor(&self) -> Option<Uuid> {
         match self {
             LocatedSource::Snapshot(snapshot) => Some(snapshot.eldest()),

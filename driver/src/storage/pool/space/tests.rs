@@ -1,5 +1,7 @@
 use std::os::unix::fs::FileExt;
 
+use rstest::rstest;
+
 use super::*;
 use crate::storage::{Error, NewVolume, Source};
 use crate::testkit::{Site, new};
@@ -64,6 +66,43 @@ fn a_family_counts_once_without_the_snapshots_between() {
     site.close();
     site.open();
     assert_eq!(held(&site), of_one);
+}
+
+/// Earlier builds can't read a record with an ancestor.
+#[rstest]
+#[case::a_directory("a=DIR/a", true, true)]
+#[case::without_reflinks("a=DIR/a", false, false)]
+#[case::alone_on_its_filesystem("a=DIR/a,image=300Mi", true, false)]
+fn only_copies_of_copies_that_count_by_family_record_an_ancestor(
+    #[case] pool: &str,
+    #[case] reflinks: bool,
+    #[case] recorded: bool,
+) {
+    let mut site: Site = Site::new(&[pool]);
+    site.kernel.set_reflinks(reflinks);
+    site.open();
+    let copy = |source, name: &str| {
+        let source = Some(source);
+        site.create(NewVolume {
+            source,
+            ..new(name)
+        })
+    };
+    let volume = site.make("one");
+    let snapshot = site.snapshot(&volume, "two");
+    let clone = copy(Source::Volume(volume.id), "three");
+    assert_eq!(snapshot.ancestor, None);
+    assert_eq!(clone.ancestor, None);
+    let expected = recorded.then(|| Box::new(volume.id.uuid()));
+    let restored = copy(Source::Snapshot(snapshot.id), "four");
+    assert_eq!(restored.ancestor, expected);
+    for copied in [clone, restored] {
+        let name = copied.name.to_string();
+        let snapshot = site.snapshot(&copied, &format!("of-{name}"));
+        assert_eq!(snapshot.ancestor, expected, "{name}");
+        let clone = copy(Source::Volume(copied.id), &format!("from-{name}"));
+        assert_eq!(clone.ancestor, expected, "{name}");
+    }
 }
 
 /// Concurrent reservations never promise more space than the filesystem has.
