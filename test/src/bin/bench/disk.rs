@@ -86,7 +86,7 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
         .iter()
         .map(|job| {
             let what = "against a loop by hand";
-            compare(what, job, &staging, &hand.at, 0.97)
+            compare(what, job, &[(&staging, &hand.at)], 0.97)
         })
         .collect();
     drop(hand);
@@ -94,31 +94,42 @@ pub(crate) fn figures(runtime: &Runtime) -> Vec<Figure> {
     figures
 }
 
-/// Volumes without a fault, of a driver that allows faults against one that does not. Both are in one
-/// pool, so that its blocks make no difference.
+/// Volumes without a fault, of a driver that allows faults against one that does not. All are in one
+/// pool, so that its blocks make no difference. Where on the disk a volume is does, so each kind has one
+/// of the two in the middle and one at an end.
 pub(crate) fn with_faults_allowed(runtime: &Runtime) -> Vec<Figure> {
+    /// Where the volumes of both kinds are.
+    const ORDER: [(&str, bool); 4] = [
+        ("first-without", false),
+        ("first-with", true),
+        ("second-with", true),
+        ("second-without", false),
+    ];
     let scratch = Scratch::new();
     let pool = PoolFixture::new(&scratch, PoolKind::Xfs, 8 * GIB);
-    let [without, with] = ["without", "with"].map(|name| scratch.dir(name));
-    let driver = DriverSpec::new(&scratch, &[&pool]).start();
-    let first =
-        runtime.block_on(async { mounted(&driver.csi().await, "first", &[], &without).await });
-    driver.stop();
-    let spec = DriverSpec::new(&scratch, &[&pool]);
-    let driver = spec.args(["--enable-faults"]).start();
-    let second =
-        runtime.block_on(async { mounted(&driver.csi().await, "second", &[], &with).await });
+    let start = |is_allowed: bool| {
+        let spec = DriverSpec::new(&scratch, &[&pool]);
+        let flag = is_allowed.then_some("--enable-faults");
+        spec.args(flag).start()
+    };
+    let volumes = ORDER.map(|(name, is_allowed)| {
+        let (driver, at) = (start(is_allowed), scratch.dir(name));
+        let id = runtime.block_on(async { mounted(&driver.csi().await, name, &[], &at).await });
+        driver.stop();
+        (id, at)
+    });
+    let driver = start(true);
+    let [a, b, c, d] = &volumes;
+    let pairs = [(&*b.1, &*a.1), (&*c.1, &*d.1)];
     let figures = JOBS
         .iter()
-        .map(|job| {
-            let what = "with --enable-faults";
-            compare(what, job, &with, &without, 0.98)
-        })
+        .map(|job| compare("with --enable-faults", job, &pairs, 0.98))
         .collect();
     runtime.block_on(async {
         let csi = driver.csi().await;
-        removed(&csi, &second, &with).await;
-        removed(&csi, &first, &without).await;
+        for (id, at) in &volumes {
+            removed(&csi, id, at).await;
+        }
     });
     figures
 }
@@ -146,20 +157,22 @@ pub(crate) async fn removed(csi: &Csi, id: &str, staging: &Path) {
     delete(csi, id).await;
 }
 
-/// Lets fio work on both sides. `least`: the ratio that ours is to reach.
-fn compare(what: &str, job: &Job, ours: &Path, floor: &Path, least: f64) -> Figure {
+/// Lets fio work on both sides of each pair in turn, ours and the floor. `least`: the ratio that ours is
+/// to reach.
+fn compare(what: &str, job: &Job, pairs: &[(&Path, &Path)], least: f64) -> Figure {
     let (mut ours_iops, mut floor_iops) = (Vec::new(), Vec::new());
-    // The first round lays the file out and warms both up. It is not counted.
-    for round in 0..=ROUNDS {
+    for round in 0..pairs.len() + ROUNDS {
+        let (ours, floor) = pairs[round % pairs.len()];
         // The sides take turns at going first, so that a drift affects both.
-        let (a, b) = match round % 2 {
+        let (a, b) = match round / pairs.len() % 2 {
             0 => (fio(ours, job), fio(floor, job)),
             _ => {
                 let b = fio(floor, job);
                 (fio(ours, job), b)
             }
         };
-        if round > 0 {
+        // The first round of a pair lays its files out and warms both up. It is not counted.
+        if round >= pairs.len() {
             ours_iops.push(a.operations);
             floor_iops.push(b.operations);
         }
