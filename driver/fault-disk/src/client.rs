@@ -10,8 +10,8 @@ use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{SocketAddrUnix, connect};
 
 use crate::power_cut::{Loss, PowerCutReport};
-use crate::protocol::{Answer, DiskState, Request};
-use crate::{Error, Result, Settings, socket};
+use crate::protocol::{Answer, Request};
+use crate::{DiskState, Error, Result, Settings, socket};
 
 /// The longest that an answer may take, beyond the time that a disk may take to end.
 const LONGEST_ANSWER: Duration = Duration::from_secs(20);

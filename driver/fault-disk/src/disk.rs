@@ -15,7 +15,6 @@ use crate::draw::Draws;
 use crate::image::{Image, Zeroing};
 use crate::limits::{Limits, Queues};
 use crate::power_cut::{self, Loss, PowerCutReport, WriteOutcome};
-use crate::protocol::DiskState;
 use crate::rules::{ActiveRules, DiskError, MOST_RULES, Operation, Rule};
 use crate::write_cache::{Unflushed, WriteCache};
 use crate::{Error, Result};
@@ -65,6 +64,20 @@ pub struct Counts {
     pub failed: u64,
     /// Those that a rule or a limit delayed.
     pub delayed: u64,
+}
+
+/// A disk, as the server has it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", deny_unknown_fields)]
+pub struct DiskState {
+    /// Its name.
+    pub name: String,
+    /// Its power was cut.
+    pub is_cut: bool,
+    /// Its settings.
+    pub settings: Settings,
+    /// What it has done.
+    pub counts: Counts,
 }
 
 /// What the settings do to an operation.

@@ -8,11 +8,10 @@ use std::time::{Duration, Instant};
 use parking_lot::{Condvar, Mutex};
 
 use crate::answer_queue::AnswerQueue;
-use crate::disk::{self, Counts, Disk, Settings};
+use crate::disk::{self, Counts, Disk, DiskState, Settings};
 use crate::fuse_message::{self, MOST_OPERATIONS};
 use crate::mount::Mount;
 use crate::power_cut::{Loss, PowerCutReport};
-use crate::protocol::DiskState;
 use crate::slots::Slots;
 use crate::worker::{self, Answer, Shared};
 use crate::write_cache::WriteCache;

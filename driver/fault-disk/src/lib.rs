@@ -40,6 +40,6 @@ mod socket;
 mod worker;
 mod write_cache;
 
-pub use disk::{Counts, Settings};
+pub use disk::{Counts, DiskState, Settings};
 pub use error::{Error, Result};
 pub use fault_disk::{FaultDisk, cut_power};

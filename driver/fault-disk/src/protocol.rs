@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::disk::{Counts, Settings};
+use crate::disk::{DiskState, Settings};
 use crate::power_cut::{Loss, PowerCutReport};
 
 /// A request.
@@ -89,18 +89,4 @@ pub enum Answer {
     InUse(String),
     /// It is refused, or has failed.
     Refused(String),
-}
-
-/// A disk, as the server has it.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(rename_all = "camelCase", deny_unknown_fields)]
-pub struct DiskState {
-    /// Its name.
-    pub name: String,
-    /// Its power was cut.
-    pub is_cut: bool,
-    /// Its settings.
-    pub settings: Settings,
-    /// What it has done.
-    pub counts: Counts,
 }

@@ -18,8 +18,8 @@ use rustix::net::{SocketAddrUnix, SocketFlags, accept_with, bind, listen};
 use crate::client::Client;
 use crate::fault_disk::{self, FaultDisk, cut_power};
 use crate::power_cut::{Loss, PowerCutReport};
-use crate::protocol::{Answer, DiskState, Request};
-use crate::{Error, Result, Settings, memory_share, socket};
+use crate::protocol::{Answer, Request};
+use crate::{DiskState, Error, Result, Settings, memory_share, socket};
 
 /// How long a request waits for the end of a disk.
 const LONGEST_END: Duration = Duration::from_secs(5);

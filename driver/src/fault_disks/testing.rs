@@ -6,8 +6,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-use hostloop_fault_disk::protocol::{Answer, DiskState, Request};
-use hostloop_fault_disk::{Counts, Settings};
+use hostloop_fault_disk::protocol::{Answer, Request};
+use hostloop_fault_disk::{Counts, DiskState, Settings};
 use parking_lot::Mutex;
 use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketAddrUnix, SocketFlags, SocketType, accept, bind,
