@@ -5,7 +5,7 @@ use std::io;
 use crate::dice::Dice;
 use crate::history::History;
 use crate::process::in_process;
-use crate::run::{Outcome, SILENT};
+use crate::run::{Outcome, Output, SILENT, Until};
 use crate::waits::Wait;
 
 /// Of so many of a hundred histories with a greedy namespace, the waits are compared: two more runs
@@ -35,6 +35,13 @@ pub(crate) fn has_rule(rule: &str) -> bool {
     [STARVED, APART].contains(&rule)
 }
 
+/// How far a history goes without the greedy namespace. What is still not done after the quiet time
+/// waits for users, and no rule is checked in that run.
+const ALONE: Output<'static> = Output {
+    until: Until::Quiet,
+    ..SILENT
+};
+
 /// Runs a history without other troubles, beside the greedy namespace and without it. Otherwise a
 /// trouble would hit something else in each run.
 pub(crate) fn outcome(history: &History) -> io::Result<Outcome> {
@@ -43,7 +50,7 @@ pub(crate) fn outcome(history: &History) -> io::Result<Outcome> {
         *violation = format!("{APART}: {violation}");
     }
     if outcome.violations.is_empty() {
-        let alone = in_process(&history.without_troubles(false), SILENT)?;
+        let alone = in_process(&history.without_troubles(false), ALONE)?;
         let starved = starved(&outcome.waits, &alone.waits);
         outcome.violations.extend(starved);
     }
