@@ -82,8 +82,8 @@ struct Site {
     is_selective: bool,
     /// Files of the pool can share blocks.
     shares_blocks: bool,
-    /// How often its controllers look for room that others took or freed.
-    capacity_poll: &'static str,
+    /// How often its controllers look for room that others took or freed, and at its storage.
+    poll: &'static str,
     /// Copies take as long as other work.
     are_copies_fast: Arc<AtomicBool>,
     kernel: Arc<Model>,
@@ -169,7 +169,7 @@ impl Machine {
             attach: history.attach,
             is_selective: history.options.contains(&ClusterOption::AcceptedParameters),
             shares_blocks,
-            capacity_poll: capacity_poll(history),
+            poll: poll(history),
             are_copies_fast: Arc::default(),
             kernel,
             pace: Arc::default(),
@@ -431,9 +431,9 @@ impl Machine {
     }
 }
 
-/// How often the controllers of nodes look for room that others took or freed. If they do it seldom,
-/// that is half of the time for which they may publish too much.
-fn capacity_poll(history: &History) -> &'static str {
+/// How often the controllers of nodes look for room that others took or freed, and at their storage. If
+/// they do it seldom, that is half of the time for which they may publish too much.
+fn poll(history: &History) -> &'static str {
     if history.options.contains(&ClusterOption::RareCapacityPolls) {
         "150s"
     } else {
@@ -470,7 +470,8 @@ impl Site {
             &format!("--node-name={node}"),
             // The owner of capacity objects is the DaemonSet, which no model makes.
             "--capacity-ownerref-level=-1",
-            &format!("--capacity-poll-interval={}", self.capacity_poll),
+            &format!("--capacity-poll-interval={}", self.poll),
+            &format!("--monitor-interval={}", self.poll),
         ]);
         match command {
             Command::Run(args) => *args,

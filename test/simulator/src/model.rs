@@ -16,6 +16,7 @@ mod namespaces;
 mod pod_garbage;
 mod protection;
 mod scheduler;
+mod settled;
 #[cfg(test)]
 mod tests;
 pub(crate) mod view;
@@ -24,7 +25,7 @@ pub(crate) use attach_detach::{attachment_name_of, unique_name_of};
 
 /// Starts all models.
 pub(crate) fn start(doors: &Doors, tasks: &mut JoinSet<()>) {
-    tasks.spawn(view::run(doors.client("binder"), binder::Binder));
+    tasks.spawn(view::run(doors.client("binder"), binder::Binder::default()));
     tasks.spawn(view::run(
         doors.client("protection"),
         protection::Protection,

@@ -17,8 +17,9 @@ pub(crate) enum ClusterOption {
     AcceptedParameters,
     /// Files of the pools can share blocks, as on XFS and btrfs.
     Reflinks,
-    /// Nodes look seldom for room that others took or freed: `--capacity-poll-interval`. Otherwise
-    /// these looks are most of the calls of a cluster at rest.
+    /// Nodes look seldom for room that others took or freed, and at their storage:
+    /// `--capacity-poll-interval` and `--monitor-interval`. Otherwise these looks are most of the calls
+    /// of a cluster at rest.
     RareCapacityPolls,
 }
 
@@ -57,7 +58,7 @@ impl ClusterOption {
             ClusterOption::AcceptedParameters => "drivers accept some mutable parameters alone",
             ClusterOption::Reflinks => "files of the pools can share blocks",
             ClusterOption::RareCapacityPolls => {
-                "nodes look seldom for room that others took or freed"
+                "nodes look seldom for room that others took or freed, and at their storage"
             }
         }
     }

@@ -1,14 +1,16 @@
 //! The controller of persistent volumes: it binds claims and volumes, asks for new volumes, and
 //! releases the volumes of claims that are gone. External provisioners make and delete the volumes.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 use tokio::time::Instant;
 
+use super::settled::Settled;
 use super::view::{
     Model, PROVISIONED_BY, SELECTED_NODE, Step, View, annotation, claims_of, is_deleting, items,
-    name, namespace, size, text, uid,
+    key, name, namespace, size, text, uid,
 };
 
 const WHO: &str = "persistentvolume-controller";
@@ -23,25 +25,67 @@ const PROVISIONERS: [&str; 2] = [
 ];
 
 /// The controller of persistent volumes.
-pub(crate) struct Binder;
+#[derive(Default)]
+pub(crate) struct Binder {
+    /// The volumes that are as their claims want them.
+    volumes: Settled,
+    /// The bound claims that are as their volumes want them.
+    claims: Settled,
+}
 
 impl Model for Binder {
     const KINDS: &[&str] = &[CLAIMS, VOLUMES, "storageclasses", "pods"];
     const PERIOD: Duration = Duration::from_secs(15);
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
-        let volumes = view
-            .all(VOLUMES)
-            .flat_map(|volume| volume_steps(view, volume));
-        let claims = view
-            .all(CLAIMS)
-            .flat_map(|claim| claim_steps(view, claim).into_iter().chain(expansion(claim)));
+        let mut all = self.steps_of_volumes(view);
+        all.extend(self.steps_of_claims(view));
         // One volume may suit two claims: only the first of them binds it, and the second looks
         // again.
-        let mut taken = std::collections::BTreeSet::new();
-        let all = volumes.chain(claims);
-        all.filter(|step| step.method == "POST" || taken.insert(step.path.clone()))
-            .collect()
+        let mut taken = BTreeSet::new();
+        all.retain(|step| step.method == "POST" || taken.insert(step.path.clone()));
+        all
+    }
+}
+
+impl Binder {
+    fn steps_of_volumes(&mut self, view: &View) -> Vec<Step> {
+        let mut all = Vec::new();
+        for (at, entry) in view.entries(VOLUMES) {
+            if self.volumes.has(at, entry, view, CLAIMS) {
+                continue;
+            }
+            let volume = &entry.object;
+            let steps = volume_steps(view, volume);
+            if steps.is_empty() {
+                let reference = &volume["spec"]["claimRef"];
+                let claim = key(text(reference, "/namespace"), text(reference, "/name"));
+                let arrival = view.arrival(CLAIMS, &claim);
+                self.volumes.note(at, entry, claim, arrival);
+            }
+            all.extend(steps);
+        }
+        all
+    }
+
+    fn steps_of_claims(&mut self, view: &View) -> Vec<Step> {
+        let mut all = Vec::new();
+        for (at, entry) in view.entries(CLAIMS) {
+            if self.claims.has(at, entry, view, VOLUMES) {
+                continue;
+            }
+            let claim = &entry.object;
+            let mut steps = claim_steps(view, claim);
+            steps.extend(expansion(claim));
+            // What becomes of a claim that is not bound depends on more than one volume.
+            if steps.is_empty() && annotation(claim, COMPLETED).is_some() {
+                let volume = key("", text(claim, "/spec/volumeName"));
+                let arrival = view.arrival(VOLUMES, &volume);
+                self.claims.note(at, entry, volume, arrival);
+            }
+            all.extend(steps);
+        }
+        all
     }
 }
 
@@ -477,4 +521,31 @@ fn volume_steps(view: &View, volume: &Value) -> Vec<Step> {
         None => json!({"spec": {"claimRef": {"uid": null}}}),
     };
     vec![Step::merge(VOLUMES, volume, patch)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pair_that_was_left_alone_is_looked_at_after_a_change() {
+        let claim = json!({"metadata": {"name": "c", "namespace": "n", "uid": "1",
+                "annotations": {COMPLETED: "yes"}},
+            "spec": {"volumeName": "v"}, "status": {"phase": "Bound"}});
+        let volume = json!({"metadata": {"name": "v"}, "status": {"phase": "Bound"},
+            "spec": {"claimRef": {"namespace": "n", "name": "c", "uid": "1"}}});
+        for (plural, gone, phase) in [(VOLUMES, &volume, "Lost"), (CLAIMS, &claim, "Released")] {
+            let (mut view, mut binder) = (View::default(), Binder::default());
+            view.put(CLAIMS, claim.clone());
+            view.put(VOLUMES, volume.clone());
+            for _ in 0..2 {
+                assert_eq!(binder.decide(&view, Instant::now()), Vec::new());
+            }
+            assert!(binder.volumes.has_any() && binder.claims.has_any());
+            view.take(plural, gone);
+            let steps = binder.decide(&view, Instant::now());
+            let mut phases = steps.iter().map(|step| text(&step.body, "/status/phase"));
+            assert!(phases.any(|one| one == phase), "{steps:?}");
+        }
+    }
 }

@@ -30,7 +30,7 @@ const NODE: &str = "topology.example/node";
 async fn controllers(api: &FakeApi) {
     let client = |who: &str| api.connect(who).client();
     let all: [BoxFuture<'_, ()>; 7] = [
-        run(client("persistentvolume-controller"), Binder).boxed(),
+        run(client("persistentvolume-controller"), Binder::default()).boxed(),
         run(client("volume-protection"), Protection).boxed(),
         run(client("attachdetach-controller"), AttachDetach::default()).boxed(),
         run(client("scheduler"), Scheduler::default()).boxed(),

@@ -21,40 +21,67 @@ pub(crate) const MANAGED_BY: &str = "snapshot.storage.kubernetes.io/managed-by";
 /// The time before a controller lists again, or tries a write again.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// The objects of some kinds, by plural and then by `namespace/name`.
+/// The objects of some kinds.
 #[derive(Debug, Default)]
-pub(crate) struct View(BTreeMap<String, BTreeMap<String, Value>>);
+pub(crate) struct View {
+    /// By plural and then by key.
+    kinds: BTreeMap<String, BTreeMap<String, Entry>>,
+    /// How many objects have arrived so far.
+    arrived: u64,
+}
+
+/// An object in a view.
+#[derive(Debug)]
+pub(super) struct Entry {
+    /// A number that no other arrival of an object has. A version may come back with another content
+    /// when the API server goes back to a backup.
+    pub(super) arrival: u64,
+    pub(super) object: Value,
+}
 
 impl View {
     /// All objects of a kind (by plural).
     pub(crate) fn all(&self, plural: &str) -> impl Iterator<Item = &Value> + use<'_> {
-        self.0.get(plural).into_iter().flat_map(BTreeMap::values)
+        let kind = self.kinds.get(plural).into_iter();
+        kind.flat_map(BTreeMap::values).map(|entry| &entry.object)
+    }
+
+    /// All objects of a kind (by plural), each with its key.
+    pub(super) fn entries(&self, plural: &str) -> impl Iterator<Item = (&String, &Entry)> {
+        self.kinds.get(plural).into_iter().flatten()
     }
 
     /// An object; the namespace of a cluster-wide one is empty.
     pub(crate) fn get(&self, plural: &str, namespace: &str, name: &str) -> Option<&Value> {
-        self.0.get(plural)?.get(&format!("{namespace}/{name}"))
+        Some(&self.kinds.get(plural)?.get(&key(namespace, name))?.object)
     }
 
-    fn put(&mut self, plural: &str, object: Value) {
-        let kind = self.0.entry(plural.to_owned()).or_default();
-        kind.insert(key(&object), object);
+    /// The arrival of the object with this key, if there is one.
+    pub(super) fn arrival(&self, plural: &str, key: &str) -> Option<u64> {
+        Some(self.kinds.get(plural)?.get(key)?.arrival)
     }
 
-    fn take(&mut self, plural: &str, object: &Value) {
-        if let Some(kind) = self.0.get_mut(plural) {
-            kind.remove(&key(object));
+    pub(super) fn put(&mut self, plural: &str, object: Value) {
+        self.arrived += 1;
+        let at = key(namespace(&object), name(&object));
+        let entry = Entry {
+            arrival: self.arrived,
+            object,
+        };
+        let kind = self.kinds.entry(plural.to_owned()).or_default();
+        kind.insert(at, entry);
+    }
+
+    pub(super) fn take(&mut self, plural: &str, object: &Value) {
+        if let Some(kind) = self.kinds.get_mut(plural) {
+            kind.remove(&key(namespace(object), name(object)));
         }
     }
 }
 
-fn key(object: &Value) -> String {
-    let metadata = &object["metadata"];
-    format!(
-        "{}/{}",
-        text(metadata, "/namespace"),
-        text(metadata, "/name")
-    )
+/// The key of an object; the namespace of a cluster-wide one is empty.
+pub(super) fn key(namespace: &str, name: &str) -> String {
+    format!("{namespace}/{name}")
 }
 
 /// The field at a path in an object. Unlike [`Value::pointer`], it makes no text: models look here
@@ -439,7 +466,7 @@ impl Cache {
             Change::Gone(object) => self.view.take(plural, &object),
             Change::All(objects) => {
                 self.missing.remove(plural);
-                self.view.0.remove(plural);
+                self.view.kinds.remove(plural);
                 objects
                     .into_iter()
                     .for_each(|object| self.view.put(plural, object));
