@@ -7,8 +7,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 use hostloop_controllers::api::claim_fault::FaultKind;
-use rustix::fs::{AtFlags, OFlags};
-use rustix::io::Errno;
+use rustix::fs::OFlags;
 
 use super::target::Target;
 use super::{EndsLater, FaultError, Obstacle};
@@ -29,7 +28,9 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
         Some(own) if file::length(&own)? > 0 => return Ok(()),
         // The process ended before it took the room.
         Some(own) => return take_free_room(target, &own),
-        None if is_taken(&root)? => return Err(Obstacle::FileOfUsers { file: FILLER }.into()),
+        None if file::inode(root.as_fd(), FILLER)?.is_some() => {
+            return Err(Obstacle::FileOfUsers { file: FILLER }.into());
+        }
         None => {}
     }
     // The record has the file before others can see it: otherwise a process that ends between the two
@@ -104,15 +105,6 @@ fn own_file(target: &Target<'_>, root: &File) -> Result<Option<File>, FaultError
         .open(path);
     let own = own.map_err(|e| kernel::Error::io("open", FILLER, e))?;
     Ok((!file::has_data(&own)?).then_some(own))
-}
-
-/// True if anything has the file's name.
-fn is_taken(root: &File) -> Result<bool, FaultError> {
-    match rustix::fs::statat(root, FILLER, AtFlags::SYMLINK_NOFOLLOW) {
-        Ok(_) => Ok(true),
-        Err(Errno::NOENT) => Ok(false),
-        Err(error) => Err(kernel::Error::io("lstat", FILLER, error.into()).into()),
-    }
 }
 
 fn metadata(file: &File) -> Result<Metadata, FaultError> {
