@@ -3,16 +3,16 @@
 use std::cell::RefCell;
 
 use hostloop_fake_kernel::{Model, Stamps};
-use hostloop_fault_disk::limits::Limits;
 use rstest::rstest;
 
 use super::*;
 use crate::fault_disks::testing::serve_idle_disk;
 use crate::kernel::{Filesystems, FsType, MountEntry, Mounts, failpoint};
 use crate::record::Access;
-use crate::storage::{FaultDiskRecord, NewVolume, Reach, Reserve, SnapshotId, VolumeId};
+use crate::storage::{NewVolume, Reach, VolumeId};
 use crate::testkit::*;
 
+mod frozen;
 mod full;
 
 type Rig = crate::testkit::Rig<Model>;
@@ -241,64 +241,6 @@ fn a_power_cut_of_a_btrfs_cuts_its_device_off() {
     assert_eq!(limit(&rig, id), 0);
 }
 
-#[test]
-fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
-    let (rig, id) = staged(FsType::Ext4);
-    let minor = rig.device(id).minor;
-    let is_frozen = |rig: &Rig| rig.kernel.is_frozen(minor);
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    assert!(is_frozen(&rig));
-    assert_eq!(reasons(&rig, id), ["FaultInjected"], "not left by a copy");
-    let taken = rig
-        .node
-        .pools
-        .create_snapshot(&id, "s", &Default::default());
-    let taken: SnapshotId = taken.unwrap().id;
-    assert!(!is_frozen(&rig));
-    rig.node.pools.delete_snapshot(&taken).unwrap();
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    assert!(is_frozen(&rig), "the next look freezes it again");
-    let rig = rig.restarted();
-    assert!(!is_frozen(&rig));
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    assert!(is_frozen(&rig));
-    unblock_all(&rig.node.pools);
-    assert!(!is_frozen(&rig), "the process ends");
-    assert_eq!(rig.record(id).freeze, None);
-    assert!(rig.record(id).fault.is_some());
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    assert!(is_frozen(&rig));
-    age(&rig, id);
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Expired);
-    assert!(!is_frozen(&rig));
-    assert_eq!(rig.record(id).freeze, None);
-}
-
-/// A frozen filesystem blocks sync(2) of the node, whatever has become of its image.
-#[test]
-fn a_frozen_filesystem_is_thawed_without_its_image() {
-    let (rig, id) = staged(FsType::Ext4);
-    let minor = rig.device(id).minor;
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    let entry = rig.root().join("pool/volumes").join(id.to_string());
-    std::fs::rename(entry.join("image"), entry.join("moved")).unwrap();
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    assert!(!rig.kernel.is_frozen(minor));
-    assert_eq!(rig.record(id).freeze, None);
-}
-
-/// A call that waits for a frozen filesystem would keep the fault from ending.
-#[test]
-fn a_publication_that_writes_to_a_frozen_filesystem_thaws_it() {
-    let rig = Rig::new();
-    let cap = with_group(mount("ext4"), "4711");
-    let id = rig.staged(ext4(), "a", &cap);
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    rig.publish(id, "a", "p", &cap, false).unwrap();
-    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-}
-
 /// Such work holds the volume, so the fault could not end while the work waits for the disk.
 #[test]
 fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
@@ -329,90 +271,6 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     rig.unstage(id, "a").unwrap();
     assert!(!is_slow(), "an unstaging");
     assert!(rig.record(id).fault.is_some());
-}
-
-/// Otherwise the fault could not end before the disk has written back, however long that takes.
-#[test]
-fn a_freeze_waits_for_no_limit_of_a_disk() {
-    let (rig, id) = staged(FsType::Ext4);
-    let limits = Limits {
-        wbps: Some(MI),
-        ..Limits::default()
-    };
-    rig.update(id, |record| {
-        record.fault_disk = Some(Box::new(FaultDiskRecord {
-            limits,
-            ..FaultDiskRecord::default()
-        }));
-    });
-    let settings = serve_idle_disk(&rig.options.state_dir);
-    settings.lock().limits = limits;
-    let of_disk = Arc::clone(&settings);
-    rig.kernel.hook("freeze", move |_| {
-        assert_eq!(of_disk.lock().limits, Limits::default());
-        Ok(())
-    });
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    assert_eq!(state(&rig, id, None), FaultState::Healed);
-    assert_eq!(settings.lock().limits, limits);
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    unblock_all(&rig.node.pools);
-    assert_eq!(settings.lock().limits, limits, "the process ends");
-}
-
-/// The fault of the pool has looked before the record had the freeze, which could not end before the
-/// pool is back.
-#[rstest]
-fn a_pool_that_has_gone_meanwhile_gets_no_freeze(#[values(true, false)] hangs: bool) {
-    /// The record is cleared once the pool is back.
-    const HANGS: Duration = Duration::from_secs(2);
-    let (rig, id) = staged(FsType::Ext4);
-    let requested = ClaimFault::parse("frozen").unwrap();
-    let fault = FaultRecord {
-        since_ns: now_ns(),
-        ..FaultRecord::of(&requested.to_string())
-    };
-    rig.update(id, |record| record.fault = Some(Box::new(fault)));
-    let pools = Arc::clone(&rig.node.pools);
-    before_effect("file.rename", move || {
-        let gone = if hangs {
-            pools.hold_up(0, HANGS)
-        } else {
-            pools.set_aside(0, "a test".to_owned())
-        };
-        gone.unwrap();
-    });
-    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
-    assert!(
-        matches!(
-            failed,
-            Err(FaultError::Pool(storage::Error::Unavailable { .. }))
-        ),
-        "{failed:?}"
-    );
-    rig.node.pools.release(0);
-    rig.node.pools.bring_back(0);
-    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
-    assert_eq!(rig.record(id).freeze, None);
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-}
-
-/// The program that has frozen it has to thaw it.
-#[test]
-fn a_filesystem_that_others_froze_is_left_to_them() {
-    let (rig, id) = staged(FsType::Ext4);
-    let root = rig.kernel.open_mount(&mount_of(&rig)).unwrap();
-    rig.kernel.freeze(&root).unwrap();
-    let refused = ask(&rig, id, Some("frozen"));
-    assert_eq!(refused.state, FaultState::Refused);
-    assert!(
-        refused.message.contains("another program"),
-        "{}",
-        refused.message
-    );
-    assert!(rig.kernel.is_frozen(rig.device(id).minor));
-    let record = rig.record(id);
-    assert_eq!((&record.fault, record.freeze), (&None, None));
 }
 
 #[test]
@@ -468,26 +326,6 @@ fn a_new_staging_sees_the_whole_device() {
     rig.stage(id, "a", &mount("btrfs")).unwrap();
     assert_eq!(rig.device(id).minor, kept.minor);
     assert_eq!(limit(&rig, id), 0);
-}
-
-/// A freeze has to write back, which might not end there.
-#[test]
-fn a_filesystem_in_a_full_pool_is_not_frozen_again() {
-    let (mut rig, id) = staged(FsType::Ext4);
-    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    rig.options.reserve = Reserve::Bytes(u64::MAX / 4);
-    let rig = rig.restarted();
-    let requested = ClaimFault::parse("frozen").unwrap();
-    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
-    assert!(
-        matches!(
-            failed,
-            Err(FaultError::Impossible(Obstacle::PoolNearlyFull))
-        ),
-        "{failed:?}"
-    );
-    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
-    assert_eq!(rig.record(id).freeze, None);
 }
 
 #[test]
