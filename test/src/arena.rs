@@ -85,8 +85,8 @@ impl Arena {
 
     /// Starts a driver with fail points; returns how it ended if it did not start to serve.
     pub async fn start_disturbed(&mut self, failpoints: String) -> Result<(), Dead> {
-        let driver = self.spec().failpoints(failpoints).try_start()?;
-        let csi = driver.csi().await;
+        let mut driver = self.spec().failpoints(failpoints).try_start()?;
+        let csi = driver.try_csi().await?;
         self.running = Some((driver, csi));
         Ok(())
     }

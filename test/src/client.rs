@@ -117,14 +117,17 @@ streams! {
 }
 
 impl Csi {
-    /// Connects to a driver's socket.
+    /// Connects to the socket of a driver that serves.
     pub async fn connect(socket: &Path) -> Csi {
+        Csi::try_connect(socket).await.expect("the driver serves")
+    }
+
+    /// Connects to the socket of a driver that may die meanwhile.
+    pub async fn try_connect(socket: &Path) -> Result<Csi, tonic::transport::Error> {
         let endpoint = Endpoint::from_shared(format!("unix://{}", text(socket)))
             .expect("a socket's path makes an endpoint");
-        let channel = endpoint.connect().await;
-        Csi {
-            channel: channel.expect("the driver serves"),
-        }
+        let channel = endpoint.connect().await?;
+        Ok(Csi { channel })
     }
 
     /// Sends a call. A call without an answer fails the test.

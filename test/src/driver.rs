@@ -111,10 +111,7 @@ impl<'a> DriverSpec<'a> {
         };
         match driver.wait_serving() {
             None => Ok(driver),
-            Some(status) => Err(Dead {
-                status,
-                log: driver.tail(),
-            }),
+            Some(status) => Err(driver.dead(status)),
         }
     }
 
@@ -185,7 +182,7 @@ pub(crate) fn built(variable: &str, name: &str, how: &str) -> PathBuf {
     path
 }
 
-/// A driver that ended before it served.
+/// A driver that ended before it had a client.
 #[derive(Debug)]
 pub struct Dead {
     pub status: ExitStatus,
@@ -227,6 +224,24 @@ impl Driver {
     /// A client of the driver.
     pub async fn csi(&self) -> Csi {
         Csi::connect(&self.socket).await
+    }
+
+    /// Connects to this driver, unless a fail point kills it first.
+    pub async fn try_csi(&mut self) -> Result<Csi, Dead> {
+        match Csi::try_connect(&self.socket).await {
+            Ok(csi) => Ok(csi),
+            Err(why) => match self.wait_ended(PATIENCE) {
+                Some(status) => Err(self.dead(status)),
+                None => panic!("the driver runs and does not serve: {why:?}"),
+            },
+        }
+    }
+
+    fn dead(&self, status: ExitStatus) -> Dead {
+        Dead {
+            status,
+            log: self.tail(),
+        }
     }
 
     /// The path on this machine of a file that the driver sees at `path`.
