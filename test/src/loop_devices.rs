@@ -1,6 +1,6 @@
 //! The machine's loop devices, and which of them belong to a test.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashMap};
 use std::fs::{File, Metadata};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -22,6 +22,9 @@ pub struct Loop {
     pub backing_device: String,
     /// The backing file's inode number.
     pub backing_inode: u64,
+    /// Minor number of the loop device that is the backing file. Its path tells nothing once the
+    /// mount namespace of the path has ended.
+    pub over: Option<u32>,
     /// True if direct I/O is on.
     pub direct_io: bool,
     /// Logical sector size in bytes.
@@ -114,11 +117,26 @@ pub fn all() -> Vec<Loop> {
         return Vec::new();
     }
     let listing: Listing = serde_json::from_str(&listed).expect("losetup prints JSON");
-    listing
+    let mut devices: Vec<Loop> = listing
         .loopdevices
         .into_iter()
         .filter_map(read_row)
-        .collect()
+        .collect();
+    let nodes: HashMap<_, _> = devices
+        .iter()
+        .filter_map(|l| Some((identity(&l.path().metadata().ok()?), l.minor)))
+        .collect();
+    for device in &mut devices {
+        let backing = (device.backing_device.clone(), device.backing_inode);
+        device.over = nodes.get(&backing).copied();
+    }
+    devices
+}
+
+/// How a listing identifies a backing file: the device number of its filesystem, and its inode.
+fn identity(file: &Metadata) -> (String, u64) {
+    let number = format!("{}:{}", major(file.dev()), minor(file.dev()));
+    (number, file.ino())
 }
 
 fn read_row(row: Row) -> Option<Loop> {
@@ -127,6 +145,7 @@ fn read_row(row: Row) -> Option<Loop> {
         backing: row.back_file.unwrap_or_default(),
         backing_device: row.back_device.unwrap_or_default().trim().to_owned(),
         backing_inode: row.back_inode.unwrap_or(0),
+        over: None,
         direct_io: row.dio,
         sector: row.sector.unwrap_or(0),
     })
@@ -152,13 +171,12 @@ pub fn beneath_on(root: &Path, dir: &Path) -> Vec<Loop> {
 /// True if a device's file is or was at this path. A deleted file counts if it was on its folder's
 /// filesystem.
 fn is_at(device: &Loop, path: &Path) -> bool {
-    let number = |dev| format!("{}:{}", major(dev), minor(dev));
-    let found = |m: &Metadata| number(m.dev()) == device.backing_device;
+    let is_there = |file: &Metadata| identity(file).0 == device.backing_device;
     match std::fs::metadata(path) {
-        Ok(file) => found(&file) && file.ino() == device.backing_inode,
+        Ok(file) => is_there(&file) && file.ino() == device.backing_inode,
         Err(_) if device.backing.ends_with(" (deleted)") => {
             let there = path.ancestors().find_map(|dir| dir.metadata().ok());
-            there.is_some_and(|dir| found(&dir))
+            there.is_some_and(|dir| is_there(&dir))
         }
         Err(_) => false,
     }
@@ -170,8 +188,7 @@ fn standing_on(all: &[Loop], is_ours: impl Fn(&Loop) -> bool) -> Vec<Loop> {
         let stands = |l: &&Loop| {
             is_ours(l)
                 || ours.iter().any(|under| {
-                    l.backing_device == format!("7:{}", under.minor)
-                        || l.backing == format!("/dev/loop{}", under.minor)
+                    l.backing_device == format!("7:{}", under.minor) || l.over == Some(under.minor)
                 })
         };
         let more: BTreeSet<&Loop> = all.iter().filter(stands).collect();
@@ -192,6 +209,7 @@ mod tests {
             backing: backing.to_owned(),
             backing_device: on.to_owned(),
             backing_inode: 1,
+            over: None,
             direct_io: true,
             sector: 4096,
         }
@@ -232,7 +250,10 @@ mod tests {
             device(0, "/tmp/other/pool.img", "8:1"),
             device(1, "/tmp/mine/pool.img", "8:1"),
             device(2, "/volumes/v/image", "7:1"),
-            device(3, "/dev/loop2", "0:5"),
+            Loop {
+                over: Some(2),
+                ..device(3, "/loop2", "0:5")
+            },
             device(4, "/volumes/v/image", "7:0"),
             device(5, "/tmp/mine-too/pool.img", "8:1"),
         ];

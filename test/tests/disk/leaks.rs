@@ -3,6 +3,7 @@
 use std::fmt::Debug;
 use std::fs::File;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::Stdio;
 use std::time::{Duration, Instant};
 
@@ -181,6 +182,8 @@ fn remains_of_ended_tests_are_swept() {
         std::fs::write(mount.join("left"), "left").expect("it can be written");
         sparse_loop(&folder.join("left.img"), MIB);
     }
+    pool_in_an_ended_namespace(&left);
+    assert_eq!(loop_devices::beneath(&left).len(), 4);
     machine::run(text(&machine::root().join("scripts/sweep")), &[]);
     assert!(!left.exists());
     until_none(|| loop_devices::beneath(&left));
@@ -189,6 +192,22 @@ fn remains_of_ended_tests_are_swept() {
     loop_devices::detach(&loop_devices::beneath(&own));
     machine::run("umount", &[text(&own.join("mount"))]);
     std::fs::remove_dir_all(&own).expect("it can be removed");
+}
+
+/// Attaches a device to a device to a file in a filesystem on a device, as a read-only block volume
+/// of a pool in an image is. No mount and no path leads to that filesystem afterwards.
+fn pool_in_an_ended_namespace(folder: &Path) {
+    let (pool, device) = sparse_loop(&folder.join("pool.img"), 8 * MIB);
+    machine::run("mkfs.ext4", &["-q", text(&pool)]);
+    let script = "mkdir \"$2\"; mount \"$1\" \"$2\"; truncate --size 1M \"$2/image\"
+        losetup --find --read-only \"$(losetup --find --show \"$2/image\")\"";
+    let at = folder.join("pool.mnt");
+    let inside = ["--mount", "bash", "-euc", script, "bash"];
+    machine::run(
+        "unshare",
+        &[&inside[..], &[text(&pool), text(&at)]].concat(),
+    );
+    drop(device);
 }
 
 /// `scripts/demo --local` with Ctrl-C in the middle.
