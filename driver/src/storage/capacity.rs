@@ -195,24 +195,28 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
     if !share {
         return images.iter().map(|image| image.allocated).sum();
     }
-    let elders: HashMap<Uuid, Option<Uuid>> = images.iter().map(|i| (i.id, i.eldest)).collect();
+    let copies = images.iter();
+    let mut elders: HashMap<Uuid, Uuid> = copies.filter_map(|i| Some((i.id, i.eldest?))).collect();
     let mut families: HashMap<Uuid, u64> = HashMap::new();
     for image in images {
-        let largest = families.entry(eldest(image.id, &elders)).or_default();
+        let largest = families.entry(eldest(image.id, &mut elders)).or_default();
         *largest = (*largest).max(image.allocated);
     }
     families.values().sum()
 }
 
-/// The eldest known one of an image's family, even if its own image is gone.
-fn eldest(mut id: Uuid, elders: &HashMap<Uuid, Option<Uuid>>) -> Uuid {
-    // A lineage is at most as long as the number of images. The bound ends cycles in broken
-    // records.
-    for _ in 0..elders.len() {
-        match elders.get(&id) {
-            Some(Some(eldest)) => id = *eldest,
-            _ => break,
-        }
+/// The eldest known one of an image's family, even if its own image is gone. All that lie between
+/// lead straight to it from then on: records of earlier builds name only their source, so a line of
+/// copies may be as long as there are images.
+fn eldest(id: Uuid, elders: &mut HashMap<Uuid, Uuid>) -> Uuid {
+    let mut eldest = id;
+    let mut younger = Vec::new();
+    // Taking each one out ends cycles in broken records.
+    while let Some(elder) = elders.remove(&eldest) {
+        younger.push(eldest);
+        eldest = elder;
     }
-    id
+    let younger = younger.into_iter().filter(|id| *id != eldest);
+    elders.extend(younger.map(|id| (id, eldest)));
+    eldest
 }

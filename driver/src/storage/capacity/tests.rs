@@ -224,3 +224,14 @@ fn families_count_once() {
     // A cycle in the sources terminates too.
     assert!(held(&circle, true) <= 12);
 }
+
+/// Steps along the whole line for each image would take minutes.
+#[test]
+fn a_long_line_of_copies_is_one_family() {
+    let mut images: Vec<Image> = (0..100_000)
+        .map(|id: u128| image(id, id.checked_sub(1), 5))
+        .collect();
+    assert_eq!(held(&images, true), 5);
+    images.reverse();
+    assert_eq!(held(&images, true), 5);
+}
