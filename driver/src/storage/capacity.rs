@@ -185,6 +185,8 @@ pub(super) struct Image {
     pub(super) eldest: Option<Uuid>,
     /// Bytes allocated to the image, including shared blocks.
     pub(super) allocated: u64,
+    /// True for a deleted snapshot that keeps its image.
+    pub(super) is_kept_base: bool,
 }
 
 /// Space that these images hold together at least. With reflinks, every image counts its shared
@@ -203,6 +205,13 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
         *largest = (*largest).max(image.allocated);
     }
     families.values().sum()
+}
+
+/// Space that does not count as [`held`] without the deleted snapshots that keep their images.
+pub(super) fn held_by_kept_bases(images: &[Image], share: bool) -> u64 {
+    let mut others = images.to_vec();
+    others.retain(|image| !image.is_kept_base);
+    held(images, share).saturating_sub(held(&others, share))
 }
 
 /// The eldest known one of an image's family, even if its own image is gone. All that lie between

@@ -243,32 +243,35 @@ impl Pool {
         }
     }
 
-    /// True if a request may fit without the deleted snapshots that keep their images.
+    /// True if a request may fit without the deleted snapshots that keep their images. It may
+    /// measure all images.
     pub(super) fn may_fit_without_bases(
         &self,
         usages: &[SpaceUsage],
         request: SpaceRequest,
-    ) -> bool {
+    ) -> Result<bool> {
         let mut without = usages.to_vec();
-        self.leave_out_bases(&mut without);
-        self.admit(&without, request).is_ok()
+        self.leave_out_bases(&mut without)?;
+        Ok(self.admit(&without, request).is_ok())
     }
 
     /// Makes these figures those without the deleted snapshots that keep their images. What is
     /// promised to them is the most that they free: their volumes may share it.
-    pub(super) fn leave_out_bases(&self, usages: &mut [SpaceUsage]) {
+    pub(super) fn leave_out_bases(&self, usages: &mut [SpaceUsage]) -> Result<()> {
         let promised = self.promised_to_bases();
+        if promised == 0 {
+            return Ok(());
+        }
+        let held = self.held_by_kept_bases(promised)?;
         for usage in usages.iter_mut() {
             usage.promised = usage.promised.saturating_sub(promised);
         }
         if let Some(own) = usages.first_mut() {
             let available = &mut own.filesystem.available_bytes;
             *available = available.saturating_add(promised);
-            // Elsewhere, only the largest image of a family counts as held, if images share blocks.
-            if self.is_alone() || !self.reflinks {
-                own.ours = own.ours.saturating_sub(promised);
-            }
+            own.ours = own.ours.saturating_sub(held);
         }
+        Ok(())
     }
 
     /// Opens the image of a snapshot for reading, also of a deleted one that keeps it.

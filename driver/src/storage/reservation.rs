@@ -76,10 +76,11 @@ impl Pool {
             (usages, guard) = self.space_usages()?;
         }
         let mut freeing = FreeingTime::begin();
-        while self.admit(top(&usages, levels), request).is_err()
-            && self.may_fit_without_bases(top(&usages, levels), request)
-        {
+        while self.admit(top(&usages, levels), request).is_err() {
             drop(guard);
+            if !self.may_fit_without_bases(top(&usages, levels), request)? {
+                return self.space_usages();
+            }
             self.drop_oldest_base();
             freeing.wait(|| {
                 let (usages, _guard) = self.space_usages()?;

@@ -93,7 +93,7 @@ impl Pool {
         let (usages, guard) = self.space_usages()?;
         drop(guard);
         let own = &usages[..1.min(usages.len())];
-        if !self.may_fit_without_bases(own, request) {
+        if !self.may_fit_without_bases(own, request)? {
             self.admit(own, request)?;
         }
         if !capacity::fits_below(&usages, &self.limits, lacks) {

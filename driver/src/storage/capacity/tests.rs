@@ -195,6 +195,7 @@ fn image(id: u128, eldest: Option<u128>, allocated: u64) -> Image {
         id: Uuid::from_u128(id),
         eldest: eldest.map(Uuid::from_u128),
         allocated,
+        is_kept_base: false,
     }
 }
 
@@ -223,6 +224,30 @@ fn families_count_once() {
     }
     // A cycle in the sources terminates too.
     assert!(held(&circle, true) <= 12);
+}
+
+#[test]
+fn a_kept_base_counts_as_held_as_far_as_it_is_the_largest() {
+    let base = |id, eldest, allocated| Image {
+        is_kept_base: true,
+        ..image(id, eldest, allocated)
+    };
+    let shared = [image(1, None, 5), base(2, Some(1), 5)];
+    let trimmed = [image(1, None, 2), base(2, Some(1), 5)];
+    let empty = [image(1, None, 0), base(2, Some(1), 5), base(3, Some(1), 6)];
+    let beside = [image(1, None, 2), image(3, Some(1), 4), base(2, Some(1), 5)];
+    let other = [image(4, None, 7), image(1, None, 2), base(2, Some(1), 5)];
+    for (name, images, together, apart) in [
+        ("no base", &shared[..1], 0, 0),
+        ("its volume is as large", &shared, 0, 5),
+        ("its volume was trimmed", &trimmed, 3, 5),
+        ("its volume is empty", &empty, 6, 11),
+        ("a snapshot is larger than the volume", &beside, 1, 5),
+        ("a larger one of another family", &other, 3, 5),
+    ] {
+        assert_eq!(held_by_kept_bases(images, true), together, "{name}");
+        assert_eq!(held_by_kept_bases(images, false), apart, "{name}");
+    }
 }
 
 /// Steps along the whole line for each image would take minutes.

@@ -2,6 +2,8 @@ use std::os::unix::fs::FileExt;
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
 
+use rstest::rstest;
+
 use super::*;
 use crate::kernel::FsUsage;
 use crate::record::Parameters;
@@ -264,15 +266,17 @@ fn the_oldest_ones_go_before_anything_is_refused() {
     assert!(trash(&site).is_empty());
 }
 
-/// The pool is a directory beside other files, and does not share blocks. What an image of a deleted
-/// snapshot holds is room once.
-#[test]
-fn capacity_is_what_there_is_without_them() {
+/// The pool is a directory beside other files. What an image of a deleted snapshot holds is room once:
+/// it shares no blocks, or its volume has none any more.
+#[rstest]
+#[case::copied(false)]
+#[case::larger_than_its_volume(true)]
+fn capacity_is_what_there_is_without_them(#[case] shared: bool) {
     let (mut site, volume) = full_site();
     site.specs[0].capacity_bytes = None;
     let freed = Arc::new(AtomicU64::new(0));
     let more = freed.clone();
-    site.kernel.set_reflinks(false);
+    site.kernel.set_reflinks(shared);
     site.kernel.set_disk(move |_, usage| FsUsage {
         total_bytes: 1 << 30,
         free_bytes: 512 * MI + more.load(Relaxed),
@@ -281,6 +285,11 @@ fn capacity_is_what_there_is_without_them() {
     });
     site.open();
     deleted(&site, &volume, "snap", "1");
+    if shared {
+        let image = site.pools().open_image(&volume, true).unwrap();
+        image.set_len(0).unwrap();
+        image.set_len(volume.capacity_bytes).unwrap();
+    }
     let with_image = site.available(Provisioning::Thin);
     freed.store(site.pool().promised_to_bases(), Relaxed);
     assert!(site.pool().drop_oldest_base());

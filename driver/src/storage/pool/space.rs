@@ -262,7 +262,7 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
         Holds::Files if pool.kind != PoolKind::Directory => used_by_images(pool, space, usage),
         Holds::Files => {
             let images = pool.images()?;
-            if space.alone && nothing_else_in(pool)? {
+            if pool.is_alone_now()? {
                 // Used space counts shared blocks once; allocated space counts them several times.
                 // Only used space includes blocks of other owners.
                 used_by_images(pool, space, usage).min(allocated(&images))
@@ -326,7 +326,7 @@ impl Pool {
     ) -> Result<Capacity> {
         let (mut usages, _) = self.space_usages()?;
         // These go as soon as a request needs their room.
-        self.leave_out_bases(&mut usages);
+        self.leave_out_bases(&mut usages)?;
         let lacks = self.image().map(|image| image.lacks_bytes()).transpose()?;
         Ok(capacity::capacity(
             &usages,
@@ -416,6 +416,22 @@ impl Pool {
         self.space.get().is_some_and(|space| space.alone)
     }
 
+    /// True if the pool's filesystem holds nothing else at this moment, too.
+    fn is_alone_now(&self) -> Result<bool> {
+        Ok(self.is_alone() && (self.kind != PoolKind::Directory || nothing_else_in(self)?))
+    }
+
+    /// Bytes that do not count as held without the deleted snapshots that keep their images, to
+    /// which this much is promised.
+    pub(in crate::storage) fn held_by_kept_bases(&self, promised: u64) -> Result<u64> {
+        if !self.reflinks || self.is_alone_now()? {
+            // They hold what is promised to them, or their part of what the filesystem uses.
+            Ok(promised)
+        } else {
+            Ok(capacity::held_by_kept_bases(&self.images()?, true))
+        }
+    }
+
     /// The files under this pool without all their blocks, from the top down.
     pub(in crate::storage) fn sparse_files(&self, kernel: &dyn Kernel) -> Result<Vec<SparseFile>> {
         let layers = self.space.get().map(|space| space.layers.as_slice());
@@ -455,6 +471,7 @@ impl Pool {
                 id,
                 eldest,
                 allocated: stat.map_or(0, |stat| stat.allocated),
+                is_kept_base: false,
             })
         });
         let kept = bases.into_iter().map(|base| {
@@ -463,6 +480,7 @@ impl Pool {
                 id: base.id.uuid(),
                 eldest: Some(base.eldest()),
                 allocated: stat.map_or(0, |stat| stat.allocated),
+                is_kept_base: true,
             })
         });
         held.chain(kept).collect()
