@@ -24,7 +24,7 @@ pub use fault_disk_record::{DiskFile, FaultDiskRecord};
 pub use fault_record::FaultRecord;
 pub use growth_intent::GrowthIntent;
 pub use hostloop_report::clock::now_ns;
-use id::{GroupId, SnapshotId, VolumeId};
+use id::{GroupId, PoolId, SnapshotId, VolumeId};
 pub use reach::Reach;
 pub use unusable_record::UnusableRecord;
 pub(crate) use unusable_record::check_schema;
@@ -156,10 +156,14 @@ impl VolumeRecord {
     }
 
     /// The eldest volume or snapshot that the record knows with which it may share blocks; `None`
-    /// for a volume without a source.
+    /// for a volume without a source in its pool.
     pub fn eldest(&self) -> Option<Uuid> {
         let ancestor = self.ancestor.as_deref().copied();
-        ancestor.or_else(|| self.source.as_deref().map(Source::uuid))
+        ancestor.or_else(|| {
+            let source = self.source.as_deref();
+            let beside = source.filter(|source| source.pool() == self.id.pool());
+            beside.map(Source::uuid)
+        })
     }
 
     /// True if nothing was written to the volume: it has no source, and was never published or
@@ -309,6 +313,13 @@ impl Source {
         match self {
             Source::Snapshot(id) => id.uuid(),
             Source::Volume(id) => id.uuid(),
+        }
+    }
+
+    fn pool(&self) -> PoolId {
+        match self {
+            Source::Snapshot(id) => id.pool(),
+            Source::Volume(id) => id.pool(),
         }
     }
 }

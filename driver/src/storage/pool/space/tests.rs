@@ -68,6 +68,34 @@ fn a_family_counts_once_without_the_snapshots_between() {
     assert_eq!(held(&site), of_one);
 }
 
+/// Two copies of a volume in another pool share no blocks, and a copy of one of them shares its own.
+#[test]
+fn copies_from_another_pool_are_families_of_their_own() {
+    let mut site = Site::fake(&["a", "b"]);
+    site.kernel.set_reflinks(true);
+    site.open();
+    let volume = site.create_in("a", new("one"));
+    let image = site.pools().open_image(&volume, true).unwrap();
+    image.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    image.sync_all().unwrap();
+    let copy = |name: &str| {
+        let source = Some(Source::Volume(volume.id));
+        let copy = NewVolume {
+            source,
+            ..new(name)
+        };
+        site.create_in("b", copy)
+    };
+    let (two, _three) = (copy("two"), copy("three"));
+    let images = || site.named("b").images().unwrap();
+    let both = allocated(&images());
+    assert!(both >= 2 << 20, "{both}");
+    assert_eq!(capacity::held(&images(), true), both);
+    let snapshot = site.snapshot(&two, "snap");
+    assert_eq!(snapshot.ancestor, None);
+    assert_eq!(capacity::held(&images(), true), both);
+}
+
 /// Earlier builds can't read a record with an ancestor.
 #[rstest]
 #[case::a_directory("a=DIR/a", true, true)]
