@@ -6,6 +6,7 @@ use std::fs::File;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::{Path, PathBuf};
 
+use super::capacity::{self, Image};
 use super::file_names::{EntryKind, IMAGE, INCOMING, LOCK, MARK, OWNER, TRASH, kept_id};
 use super::free_room::FILLER;
 use super::image_stat::ImageStat;
@@ -136,6 +137,37 @@ impl Contents {
         let snapshots = snapshots.chain(&self.bases);
         let snapshots = snapshots.map(|s| s.allocated_bytes.min(s.size_bytes));
         volumes.chain(snapshots).fold(0, u64::saturating_add)
+    }
+
+    /// Bytes that the pool's images hold at least, also those of deleted snapshots that keep them.
+    /// Blocks that they may share count once.
+    pub fn held_bytes(&self) -> u64 {
+        let volumes = self.volumes.iter().filter_map(|volume| {
+            let record = volume.record.as_ref().ok()?;
+            Some(Image {
+                id: record.id.uuid(),
+                eldest: record.eldest(),
+                allocated: volume.image?.allocated,
+                is_kept_base: false,
+            })
+        });
+        let snapshots = self.snapshots.iter().filter_map(|snapshot| {
+            let record = snapshot.record.as_ref().ok()?;
+            Some(Image {
+                id: record.id.uuid(),
+                eldest: Some(record.eldest()),
+                allocated: snapshot.image?.allocated,
+                is_kept_base: false,
+            })
+        });
+        let bases = self.bases.iter().map(|base| Image {
+            id: base.id.uuid(),
+            eldest: Some(base.eldest()),
+            allocated: base.allocated_bytes,
+            is_kept_base: true,
+        });
+        let images: Vec<Image> = volumes.chain(snapshots).chain(bases).collect();
+        capacity::held(&images, self.reflinks != Some(false))
     }
 }
 

@@ -95,6 +95,9 @@ pub struct PoolReport {
     pub available_bytes: Option<u64>,
     /// Bytes promised to volumes and snapshots.
     pub promised_bytes: Option<u64>,
+    /// Bytes that the images of volumes and snapshots hold at least: blocks that they may share
+    /// count once. Null if unknown, and from earlier versions.
+    pub held_bytes: Option<u64>,
     /// Number of volumes in the pool.
     pub volumes: usize,
     /// Number of snapshots in the pool.

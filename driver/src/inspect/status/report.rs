@@ -73,6 +73,7 @@ fn pool(pool: &PoolSurvey) -> PoolReport {
         free_bytes: contents.map(|c| c.usage.free_bytes),
         available_bytes: contents.map(|c| c.usage.available_bytes),
         promised_bytes: contents.map(Contents::promised_bytes),
+        held_bytes: contents.map(Contents::held_bytes),
         volumes: contents.map_or(0, |c| c.volumes.len()),
         snapshots: contents.map_or(0, |c| c.snapshots.len()),
         cuts: contents.and_then(cuts),
@@ -307,6 +308,16 @@ mod tests {
             assert_eq!(report.volumes[0].fault.as_ref(), Some(&expected));
             assert_eq!(report.volumes[1].fault, None);
         }
+    }
+
+    /// Two volumes, and a snapshot of one of them.
+    #[test]
+    fn what_images_hold_counts_by_family() {
+        let scene = scene::Scene::new();
+        let report = report_of(scene.survey());
+        let each = report.volumes[0].allocated_bytes.unwrap();
+        assert_eq!(report.snapshots[0].allocated_bytes, Some(each));
+        assert_eq!(report.pools[0].held_bytes, Some(2 * each));
     }
 
     #[test]

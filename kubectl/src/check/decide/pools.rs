@@ -1,6 +1,6 @@
 //! The pools: open, reflinks, direct I/O, room. The node pods report them.
 
-use hostloop_report::status::{PoolReport, Report};
+use hostloop_report::status::PoolReport;
 use hostloop_terminal::humanize::bytes;
 
 use super::machines::unreported;
@@ -42,8 +42,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
         .collect();
     if promise::is_by_defaults(facts) {
         for pool in &mut pools {
-            let report = report_of(facts, pool.node);
-            pool.promisable = report.and_then(|all| promise::promisable(pool.report, all));
+            pool.promisable = promise::promisable(pool.report);
         }
     }
     let (open, missing): (Vec<_>, Vec<_>) =
@@ -72,11 +71,6 @@ fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<CheckedPool<'a>> {
         promisable: None,
     });
     pools.collect()
-}
-
-fn report_of<'a>(facts: &'a Facts, node: &str) -> Option<&'a Report> {
-    let report = facts.reports.iter().find(|report| report.node == node)?;
-    report.report.as_ref().ok()
 }
 
 fn list(pools: &[&CheckedPool<'_>]) -> String {
@@ -206,16 +200,12 @@ fn scarce(pool: &CheckedPool<'_>) -> Option<Line> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use rstest::rstest;
-    use serde_json::json;
 
     use super::*;
-    use crate::check::decide::testing::{good, machine, marks, object};
+    use crate::check::decide::testing::{good, machine, marks};
     use crate::check::facts::Unknown;
     use crate::check::line::Mark::{self, *};
-    use crate::node_pods::NodeReport;
 
     fn with(change: impl Fn(&mut PoolReport)) -> Vec<Line> {
         let mut facts = good();
@@ -292,15 +282,6 @@ mod tests {
         (pool.free_bytes, pool.size_bytes) = (Some(900), Some(1000));
         (pool.available_bytes, pool.promised_bytes) = (Some(900), Some(promised));
         facts.machines = [("n1".to_owned(), machine)].into();
-        facts.reports = vec![NodeReport {
-            node: "n1".to_owned(),
-            pod: "hostloop-n1".to_owned(),
-            report: Ok(object(json!({
-                "pools": [], "volumes": [], "snapshots": [], "groups": [], "loops": [],
-                "mounts": [], "orphans": [],
-            }))),
-            took: Duration::ZERO,
-        }];
         let line = &lines(&facts)[3];
         assert_eq!(line.mark, mark);
         assert!(line.text.contains(text), "{}", line.text);

@@ -182,6 +182,7 @@ pub(super) fn machine() -> Machine {
             free_bytes: Some(50 << 30),
             available_bytes: Some(50 << 30),
             promised_bytes: Some(0),
+            held_bytes: Some(0),
             volumes: 0,
             snapshots: 0,
             cuts: None,

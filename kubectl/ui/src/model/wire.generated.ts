@@ -327,6 +327,11 @@ export interface PoolReport {
   free_bytes: number | null;
   /** The filesystem type, by the kernel's name. */
   fs: string | null;
+  /**
+   * Bytes that the images of volumes and snapshots hold at least: blocks that they may share
+   * count once. Null if unknown, and from earlier versions.
+   */
+  held_bytes: number | null;
   /** The pool's ID, part of every ID in it. */
   id: string | null;
   /** `directory`, `device` or `image`. */

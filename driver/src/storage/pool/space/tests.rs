@@ -3,6 +3,7 @@ use std::os::unix::fs::FileExt;
 use rstest::rstest;
 
 use super::*;
+use crate::storage::scan::Contents;
 use crate::storage::{Error, NewVolume, Source};
 use crate::testkit::{Site, new};
 
@@ -66,6 +67,13 @@ fn a_family_counts_once_without_the_snapshots_between() {
     site.close();
     site.open();
     assert_eq!(held(&site), of_one);
+    // `hostloop status` counts as the driver does.
+    let mut contents = Contents::read(&*site.kernel, site.pool().root()).unwrap();
+    contents.reflinks = Some(true);
+    assert_eq!(contents.held_bytes(), of_one);
+    contents.reflinks = Some(false);
+    let apart = allocated(&site.pool().images().unwrap());
+    assert_eq!(contents.held_bytes(), apart);
 }
 
 /// Two copies of a volume in another pool share no blocks, and a copy of one of them shares its own.
