@@ -2,23 +2,30 @@
 
 use hostloop_controllers::api::pool_fault::{PoolFault, PoolFaultKind};
 
-use super::error::PoolObstacle;
-use crate::storage::{Pools, Result};
+use super::error::{PoolFaultRefused, PoolObstacle};
+use crate::storage::{self, Pools};
 
 /// What a fault does to the pool of a slot.
 pub(super) struct PoolEffect {
     /// Why an open pool can't have it; `None` if it can.
     pub(super) obstacle: fn(&Pools, usize) -> Option<PoolObstacle>,
-    pub(super) begin: fn(&Pools, usize, &PoolFault) -> Result<()>,
+    pub(super) begin: fn(&Pools, usize, &PoolFault) -> Result<(), PoolFaultRefused>,
     /// Takes back what is there.
-    pub(super) end: fn(&Pools, usize) -> Result<()>,
+    pub(super) end: fn(&Pools, usize) -> storage::Result<()>,
 }
 
 /// A file takes all free room of the pool's filesystem, so what is written to its thin volumes finds
 /// none. The file's name says what it is, and the pool promises no room that the file has.
 static FULL: PoolEffect = PoolEffect {
     obstacle: shared,
-    begin: |pools, slot, _| pools.fill(slot),
+    begin: |pools, slot, _| {
+        // Files that have come since the pool was opened show only in its directory, which may hang.
+        if pools.fill(slot)? {
+            Ok(())
+        } else {
+            Err(PoolObstacle::Shared.into())
+        }
+    },
     end: Pools::empty,
 };
 
@@ -28,7 +35,7 @@ static MISSING: PoolEffect = PoolEffect {
     obstacle: frozen,
     begin: |pools, slot, fault| {
         let why = format!("it has the fault {fault}, which an administrator has asked for");
-        pools.set_aside(slot, why)
+        Ok(pools.set_aside(slot, why)?)
     },
     end: |pools, slot| {
         pools.bring_back(slot);
@@ -40,7 +47,7 @@ static MISSING: PoolEffect = PoolEffect {
 /// keep it, and go on.
 static HANGING: PoolEffect = PoolEffect {
     obstacle: frozen,
-    begin: |pools, slot, fault| pools.hold_up(slot, fault.lasts),
+    begin: |pools, slot, fault| Ok(pools.hold_up(slot, fault.lasts)?),
     end: |pools, slot| {
         pools.release(slot);
         Ok(())

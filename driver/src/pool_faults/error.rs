@@ -10,8 +10,9 @@ pub enum PoolObstacle {
     #[error("it is not open: {0}")]
     NotOpen(String),
     #[error(
-        "its filesystem holds other files, too, which would have no room either. A pool on a device or \
-         in an image (image=SIZE) has a filesystem of its own"
+        "its filesystem holds other files, too, which would have no room either. Move away what is not \
+         the pool's, or make the pool on a device or in an image (image=SIZE): it then has a filesystem \
+         of its own"
     )]
     Shared,
     #[error(

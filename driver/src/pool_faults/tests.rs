@@ -133,6 +133,20 @@ fn a_pool_beside_other_files_is_not_filled() {
     assert!(rig.conditions().is_empty());
 }
 
+/// The pool has a filesystem of its own, and the files have come since it was opened.
+#[test]
+fn a_pool_with_other_files_by_now_is_refused_in_the_same_words() {
+    let mut site: Site = Site::new(&["a=DIR/a,image=300Mi"]);
+    site.open();
+    std::fs::write(site.pool().root().join("theirs"), "data").unwrap();
+    let faults = PoolFaults::new(site.pools().clone(), true);
+    let rig = Rig { faults, site };
+    let refused = rig.ask(Some("full")).unwrap();
+    assert_eq!(refused.state, PoolFaultState::Refused);
+    let why = PoolObstacle::Shared.to_string();
+    assert!(refused.message.contains(&why), "{refused:?}");
+}
+
 #[test]
 fn a_fault_with_a_mistake_is_refused_by_name() {
     let rig = Rig::new(true);

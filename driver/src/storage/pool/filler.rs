@@ -10,17 +10,15 @@ use crate::kernel::{self, file};
 use crate::storage::free_room::{self, FILLER};
 use crate::storage::layout::open_file;
 use crate::storage::noted_problem::Until;
-use crate::storage::{About, Error, Result};
+use crate::storage::{About, Result};
 
 impl Pool {
-    /// Makes the file, as large as the filesystem allows.
-    pub(in crate::storage) fn fill(&self) -> Result<()> {
+    /// Makes the file, as large as the filesystem allows. False, and without a file, if the
+    /// filesystem holds other files by now: the pool may have been opened long ago.
+    pub(in crate::storage) fn fill(&self) -> Result<bool> {
         self.empty()?;
-        // The pool was opened with this filesystem to itself, which may be long ago.
         if !nothing_else_in(self)? {
-            let why = "its filesystem holds other files by now, which would have no room either: move \
-                       these away first";
-            return Err(Error::Refused(why.to_owned()));
+            return Ok(false);
         }
         let root = self.layout.root();
         let made = file::create_beneath(root, Path::new(FILLER))?;
@@ -33,7 +31,7 @@ impl Pool {
             });
         self.filler_bytes.store(taken?, Ordering::Relaxed);
         self.forget_room();
-        Ok(())
+        Ok(true)
     }
 
     /// Removes the file, if there is one.
@@ -68,7 +66,7 @@ mod tests {
     fn files_that_others_have_put_beside_a_pool_keep_their_room() {
         let site = Site::fake(&["a"]);
         std::fs::write(site.path("theirs"), "data").unwrap();
-        refused!(site.pool().fill(), Error::Refused(_));
+        assert!(!site.pool().fill().unwrap());
         assert!(!site.path(FILLER).exists());
     }
 }

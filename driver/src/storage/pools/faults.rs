@@ -103,8 +103,8 @@ impl Pools {
         }
     }
 
-    /// Takes all free room of the pool's filesystem.
-    pub fn fill(&self, slot: usize) -> Result<()> {
+    /// Takes all free room of the pool's filesystem. False if that holds other files by now.
+    pub fn fill(&self, slot: usize) -> Result<bool> {
         self.of_slot(slot)?.fill()
     }
 
