@@ -144,13 +144,14 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         file: None,
         ranges,
         is_past: false,
+        under_way: requested.lasts.is_none(),
     };
     let record = target
         .pools
         .update_volume(&id, |record| record.fault = Some(Box::new(fault)))?;
     tracing::warn!(volume = %id, fault = %requested, "the volume gets the fault that its claim asks for");
     let target = target.with(record);
-    match (effect.begin)(&target) {
+    match cause(&target, requested) {
         Ok(()) => {}
         Err(FaultError::Impossible(why)) => {
             end(&target)?;
@@ -158,21 +159,40 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         }
         Err(error) => return Err(error),
     }
-    if requested.lasts.is_none() {
-        mark_over(&target)?;
-    }
     Ok(active(requested, now))
+}
+
+/// Causes the fault in the record, and records of one that happens at one instant whether it has. A
+/// staging takes one that is under way for one that has happened.
+fn cause(target: &Target<'_>, requested: &ClaimFault) -> Result<(), FaultError> {
+    let caused = (effects::of(requested.kind).begin)(target);
+    if requested.lasts.is_some() {
+        return caused;
+    }
+    let over = caused.is_ok();
+    let recorded = target.pools.clear_in_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            (fault.over, fault.under_way) = (over, false);
+        }
+    });
+    caused.and(recorded.map_err(FaultError::from))
 }
 
 /// Repeats the effect of a fault that has it no more: the volume was staged again, or a copy of it
 /// had to thaw it.
 fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, FaultError> {
     let since_ns = target.record.fault.as_ref().map_or(0, |f| f.since_ns);
-    (effects::of(requested.kind).begin)(target)?;
-    if requested.lasts.is_none() {
-        // The process ended between the effect and its record.
-        mark_over(target)?;
+    if requested.lasts.is_some() {
+        cause(target, requested)?;
+        return Ok(active(requested, since_ns));
     }
+    // It failed before, or the process ended between the effect and its record.
+    let record = target.pools.update_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            fault.under_way = true;
+        }
+    })?;
+    cause(&target.with(record), requested)?;
     Ok(active(requested, since_ns))
 }
 
@@ -183,7 +203,7 @@ fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     target.pools.clear_in_volume(&target.record.id, |record| {
         if let Some(fault) = &mut record.fault {
             (fault.over, fault.limit, fault.file) = (true, None, None);
-            fault.ranges = Vec::new();
+            (fault.ranges, fault.under_way) = (Vec::new(), false);
         }
     })?;
     let ended = ended(target)?;
@@ -204,14 +224,6 @@ fn end(target: &Target<'_>) -> Result<FaultReport, FaultError> {
         .clear_in_volume(&id, |record| record.fault = None)?;
     tracing::info!(volume = %id, fault = target.recorded(), "the volume's fault has ended");
     Ok(ended)
-}
-
-fn mark_over(target: &Target<'_>) -> Result<(), FaultError> {
-    Ok(target.pools.clear_in_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            fault.over = true;
-        }
-    })?)
 }
 
 fn active(requested: &ClaimFault, since_ns: u64) -> FaultReport {
