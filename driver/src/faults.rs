@@ -11,6 +11,7 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_controllers::claim_faults::{FaultReport, FaultState};
 
+use crate::blocking::Blocking;
 use crate::record::{FaultRecord, VolumeRecord, now_ns};
 use crate::storage::{self, Pools, VolumeHandle};
 
@@ -44,20 +45,28 @@ pub fn faulty(pools: &Pools) -> Vec<String> {
 }
 
 /// Thaws what faults have frozen, and ends the delays of fault disks, before the process ends: another
-/// one may never start. The records keep the faults, which the next process goes on with while they
-/// last. No call may be under way.
-pub fn unblock_all(pools: &Pools) {
-    let volumes = pools.faulty_volumes();
-    for volume in volumes.iter().filter(|volume| volume.is_frozen_by_fault()) {
-        let target = Target::find(pools, volume.clone());
-        let thawed = target.and_then(|target| frozen::thaw(&target));
-        if let Err(error) = thawed {
-            tracing::warn!(volume = %volume.id, %error, "a fault leaves the filesystem frozen");
-        }
+/// one may never start. Each volume has a thread of its own, so one that hangs holds up no other.
+pub(crate) async fn unblock_all(pools: &Arc<Pools>, blocking: &Blocking) {
+    let volumes = pools.faulty_volumes().into_iter();
+    let unblocked = volumes.map(|volume| {
+        let pools = pools.clone();
+        blocking.run("faults", move || unblock(&pools, volume))
+    });
+    futures::future::join_all(unblocked).await;
+}
+
+/// Ends what the fault of a volume makes others wait for. The record keeps the fault, which the next
+/// process goes on with while it lasts. Calls may be under way.
+fn unblock(pools: &Pools, volume: Arc<VolumeRecord>) {
+    // Without a look at the volume: its pool may hang.
+    pools.fault_disks().end_delays(&volume);
+    if !volume.is_frozen_by_fault() {
+        return;
     }
-    let disks = pools.fault_disks();
-    for volume in &volumes {
-        disks.end_delays(volume);
+    let id = volume.id;
+    let target = Target::find(pools, volume);
+    if let Err(error) = target.and_then(|target| frozen::thaw_at_end(&target)) {
+        tracing::warn!(volume = %id, %error, "a fault leaves the filesystem frozen");
     }
 }
 

@@ -48,8 +48,8 @@ impl FaultRecord {
     /// Notes that the volume is staged again. `is_attached`: with the device that it had.
     pub(crate) fn begin_staging(&mut self, is_attached: bool) {
         if self.under_way && self.is_instant() {
-            // An earlier process has ended while it cut the power. The new staging has nothing left of
-            // that by which it could be seen, and there is one cut at most.
+            // An earlier process has ended while it cut the power. The new staging shows nothing of
+            // the cut, and there is one at most.
             (self.over, self.under_way) = (true, false);
         }
         if !is_attached {
