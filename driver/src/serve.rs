@@ -275,22 +275,22 @@ async fn finish(
     stop: &CancellationToken,
     roles: &mut Tasks,
 ) {
-    // Calls under way may wait for a pool that hangs.
-    let blocking = server.blocking();
-    let ended = blocking.run("faults of pools", move || pool_faults.end_all());
-    ended.await;
-    // The controllers end first, while the services still answer. Their end also unregisters the
-    // driver, so that kubelet starts no new calls.
-    if let Some(controllers) = controllers {
-        controllers.finish().await;
-    }
-    drop(sockets);
-    stop.cancel();
-    // Calls that wait for others end now, and the server waits only for those that run.
-    server.locks().close();
-    roles.finish().await;
-    server.locks().drained().await;
-    faults::unblock_all(server.pools(), blocking).await;
+    let finished = async {
+        // The controllers end first, while the services still answer. Their end also unregisters the
+        // driver, so that kubelet starts no new calls.
+        if let Some(controllers) = controllers {
+            controllers.finish().await;
+        }
+        drop(sockets);
+        stop.cancel();
+        // Calls that wait for others end now, and the server waits only for those that run.
+        server.locks().close();
+        roles.finish().await;
+        server.locks().drained().await;
+        faults::unblock_all(server.pools(), server.blocking()).await;
+    };
+    // Calls under way may wait for a pool that hangs by a fault, and its end for one that really does.
+    tokio::join!(pool_faults.end_all(server.blocking()), finished);
 }
 
 /// Ends what must not outlast the process, although calls are under way.
