@@ -11,6 +11,7 @@ use hostloop_controllers::api::claim_fault::ClaimFault;
 use hostloop_controllers::api::constants::FAULT;
 use hostloop_controllers::claim_faults::{FaultReport, FaultState};
 
+use crate::blocking::Blocking;
 use crate::record::{FaultRecord, VolumeRecord, now_ns};
 use crate::storage::{self, Pools, VolumeHandle};
 
@@ -44,20 +45,28 @@ pub fn faulty(pools: &Pools) -> Vec<String> {
 }
 
 /// Thaws what faults have frozen, and ends the delays of fault disks, before the process ends: another
-/// one may never start. The records keep the faults, which the next process goes on with while they
-/// last. No call may be under way.
-pub fn unblock_all(pools: &Pools) {
-    let volumes = pools.faulty_volumes();
-    for volume in volumes.iter().filter(|volume| volume.is_frozen_by_fault()) {
-        let target = Target::find(pools, volume.clone());
-        let thawed = target.and_then(|target| frozen::thaw(&target));
-        if let Err(error) = thawed {
-            tracing::warn!(volume = %volume.id, %error, "a fault leaves the filesystem frozen");
-        }
+/// one may never start. Each volume has a thread of its own, so one that hangs holds up no other.
+pub(crate) async fn unblock_all(pools: &Arc<Pools>, blocking: &Blocking) {
+    let volumes = pools.faulty_volumes().into_iter();
+    let unblocked = volumes.map(|volume| {
+        let pools = pools.clone();
+        blocking.run("faults", move || unblock(&pools, volume))
+    });
+    futures::future::join_all(unblocked).await;
+}
+
+/// Ends what the fault of a volume makes others wait for. The record keeps the fault, which the next
+/// process goes on with while it lasts. Calls may be under way.
+fn unblock(pools: &Pools, volume: Arc<VolumeRecord>) {
+    // Without a look at the volume: its pool may hang.
+    pools.fault_disks().end_delays(&volume);
+    if !volume.is_frozen_by_fault() {
+        return;
     }
-    let disks = pools.fault_disks();
-    for volume in &volumes {
-        disks.end_delays(volume);
+    let id = volume.id;
+    let target = Target::find(pools, volume);
+    if let Err(error) = target.and_then(|target| frozen::thaw_at_end(&target)) {
+        tracing::warn!(volume = %id, %error, "a fault leaves the filesystem frozen");
     }
 }
 
@@ -144,13 +153,14 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         file: None,
         ranges,
         is_past: false,
+        under_way: requested.lasts.is_none(),
     };
     let record = target
         .pools
         .update_volume(&id, |record| record.fault = Some(Box::new(fault)))?;
     tracing::warn!(volume = %id, fault = %requested, "the volume gets the fault that its claim asks for");
     let target = target.with(record);
-    match (effect.begin)(&target) {
+    match cause(&target, requested) {
         Ok(()) => {}
         Err(FaultError::Impossible(why)) => {
             end(&target)?;
@@ -158,21 +168,40 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         }
         Err(error) => return Err(error),
     }
-    if requested.lasts.is_none() {
-        mark_over(&target)?;
-    }
     Ok(active(requested, now))
+}
+
+/// Causes the fault in the record, and records of one that happens at one instant whether it has. A
+/// staging takes one that is under way for one that has happened.
+fn cause(target: &Target<'_>, requested: &ClaimFault) -> Result<(), FaultError> {
+    let caused = (effects::of(requested.kind).begin)(target);
+    if requested.lasts.is_some() {
+        return caused;
+    }
+    let over = caused.is_ok();
+    let recorded = target.pools.clear_in_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            (fault.over, fault.under_way) = (over, false);
+        }
+    });
+    caused.and(recorded.map_err(FaultError::from))
 }
 
 /// Repeats the effect of a fault that has it no more: the volume was staged again, or a copy of it
 /// had to thaw it.
 fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, FaultError> {
     let since_ns = target.record.fault.as_ref().map_or(0, |f| f.since_ns);
-    (effects::of(requested.kind).begin)(target)?;
-    if requested.lasts.is_none() {
-        // The process ended between the effect and its record.
-        mark_over(target)?;
+    if requested.lasts.is_some() {
+        cause(target, requested)?;
+        return Ok(active(requested, since_ns));
     }
+    // It failed before, or the process ended between the effect and its record.
+    let record = target.pools.update_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            fault.under_way = true;
+        }
+    })?;
+    cause(&target.with(record), requested)?;
     Ok(active(requested, since_ns))
 }
 
@@ -183,7 +212,7 @@ fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     target.pools.clear_in_volume(&target.record.id, |record| {
         if let Some(fault) = &mut record.fault {
             (fault.over, fault.limit, fault.file) = (true, None, None);
-            fault.ranges = Vec::new();
+            (fault.ranges, fault.under_way) = (Vec::new(), false);
         }
     })?;
     let ended = ended(target)?;
@@ -204,14 +233,6 @@ fn end(target: &Target<'_>) -> Result<FaultReport, FaultError> {
         .clear_in_volume(&id, |record| record.fault = None)?;
     tracing::info!(volume = %id, fault = target.recorded(), "the volume's fault has ended");
     Ok(ended)
-}
-
-fn mark_over(target: &Target<'_>) -> Result<(), FaultError> {
-    Ok(target.pools.clear_in_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            fault.over = true;
-        }
-    })?)
 }
 
 fn active(requested: &ClaimFault, since_ns: u64) -> FaultReport {

@@ -17,6 +17,7 @@ use hostloop_report::node_faults::{
 };
 use parking_lot::Mutex;
 
+use crate::blocking::Blocking;
 use crate::diagnose::NotedFault;
 use crate::faults;
 use crate::record::now_ns;
@@ -128,13 +129,18 @@ impl PoolFaults {
         }
     }
 
-    /// Ends all faults, before the process ends.
-    pub fn end_all(&self) {
+    /// Ends all faults, before the process ends. Each pool has a thread of its own, so one that hangs
+    /// holds up no other.
+    pub(crate) async fn end_all(self: &Arc<Self>, blocking: &Blocking) {
         self.is_stopping.store(true, Ordering::SeqCst);
-        for slot in self.slots() {
-            self.bring(slot, None);
-            self.show(slot);
-        }
+        let ended = self.slots().map(|slot| {
+            let faults = Arc::clone(self);
+            blocking.run("faults of pools", move || {
+                faults.bring(slot, None);
+                faults.show(slot);
+            })
+        });
+        futures::future::join_all(ended).await;
     }
 
     /// How often each fault has come into each state.

@@ -6,13 +6,14 @@
 //! gets an answer. Then register the driver, while the controllers fill their caches.
 //!
 //! Stop: first remove the registration, give up the leases and end the controllers. On SIGTERM or
-//! SIGINT, then remove the socket and finish calls under way within [`GRACE`]. The next start takes
-//! care of unfinished work, since disk and kernel show how far it got. Mounts and loop devices
-//! outlive the process either way.
+//! SIGINT, then remove the socket and finish calls under way within [`GRACE`]. At the end, faults that
+//! block others end, also beside calls that hang. The next start takes care of unfinished work, since
+//! disk and kernel show how far it got. Mounts and loop devices outlive the process either way.
 
 use std::io;
 use std::path::Path;
 use std::sync::{Arc, Weak};
+use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
@@ -62,6 +63,9 @@ pub use fault_disks::fault_disks;
 /// Maximum number of blocking threads. `grpc::pool_threads` limits how many are used. This limit is
 /// far above that, so threads held by a hanging pool never make other work wait.
 const BLOCKING_THREADS: usize = 4096;
+
+/// How long the end of faults may take after [`GRACE`]. Both end before Kubernetes kills.
+const UNBLOCK: Duration = Duration::from_secs(3);
 
 /// Serves until a signal comes.
 pub fn serve(args: &ServeArgs) -> Result<(), Error> {
@@ -239,8 +243,8 @@ async fn work(
     );
     tokio::select! {
         () = finished => tracing::info!("stopped"),
-        () = tokio::time::sleep(GRACE) => unfinished(&server, "the grace period ended"),
-        signal = signals.next() => unfinished(&server, signal),
+        () = tokio::time::sleep(GRACE) => unfinished(&server, "the grace period ended").await,
+        signal = signals.next() => unfinished(&server, signal).await,
     }
     served
 }
@@ -271,28 +275,35 @@ async fn finish(
     stop: &CancellationToken,
     roles: &mut Tasks,
 ) {
-    // Calls under way may wait for a pool that hangs.
-    let blocking = server.blocking();
-    let ended = blocking.run("faults of pools", move || pool_faults.end_all());
-    ended.await;
-    // The controllers end first, while the services still answer. Their end also unregisters the
-    // driver, so that kubelet starts no new calls.
-    if let Some(controllers) = controllers {
-        controllers.finish().await;
-    }
-    drop(sockets);
-    stop.cancel();
-    // Calls that wait for others end now, and the server waits only for those that run.
-    server.locks().close();
-    roles.finish().await;
-    server.locks().drained().await;
-    let pools = server.pools().clone();
-    blocking
-        .run("faults", move || faults::unblock_all(&pools))
-        .await;
+    let finished = async {
+        // The controllers end first, while the services still answer. Their end also unregisters the
+        // driver, so that kubelet starts no new calls.
+        if let Some(controllers) = controllers {
+            controllers.finish().await;
+        }
+        drop(sockets);
+        stop.cancel();
+        // Calls that wait for others end now, and the server waits only for those that run.
+        server.locks().close();
+        roles.finish().await;
+        server.locks().drained().await;
+        faults::unblock_all(server.pools(), server.blocking()).await;
+    };
+    // Calls under way may wait for a pool that hangs by a fault, and its end for one that really does.
+    tokio::join!(pool_faults.end_all(server.blocking()), finished);
 }
 
-fn unfinished(server: &Server, why: &'static str) {
+/// Ends what must not outlast the process, although calls are under way.
+async fn unfinished(server: &Server, why: &'static str) {
+    // No fault begins any more.
+    server.locks().close();
+    let unblocked = faults::unblock_all(server.pools(), server.blocking());
+    if tokio::time::timeout(UNBLOCK, unblocked).await.is_err() {
+        tracing::warn!(
+            "the filesystem of a volume can't be thawed, or its fault disk does not answer: the next \
+             start thaws it"
+        );
+    }
     tracing::warn!(
         why,
         in_flight = server.locks().in_flight(),
@@ -326,5 +337,45 @@ fn announce_each(notices: &LoopNotices, pools: &Weak<Pools>) {
         if pools.freed().awaits_devices() {
             pools.announce_detached(changed.as_deref());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use hostloop_controllers::api::claim_fault::ClaimFault;
+    use hostloop_fake_kernel::Model;
+    use parking_lot::Mutex;
+
+    use super::*;
+    use crate::testkit::{Configs, Rig, assert_soon, ext4, mount};
+
+    /// A call hangs, or a filesystem does.
+    #[tokio::test]
+    async fn a_process_that_ends_before_its_calls_thaws_what_faults_have_frozen() {
+        let rig = Rig::<Model>::new();
+        let minors = ["a", "b"].map(|at| {
+            let id = rig.staged(ext4(), at, &mount("ext4"));
+            let requested = ClaimFault::parse("frozen").unwrap();
+            faults::reconcile(&rig.node.pools, &id.to_string(), Some(&requested)).unwrap();
+            rig.device(id).minor
+        });
+        let are_frozen = || minors.map(|minor| rig.kernel.is_frozen(minor));
+        assert_eq!(are_frozen(), [true, true]);
+        let hangs = rig.staging("a").canonicalize().unwrap();
+        let (end, ended) = mpsc::channel::<()>();
+        let ended = Mutex::new(ended);
+        rig.kernel.shared_hook("thaw", move |path| {
+            if path == hangs {
+                let _ = ended.lock().recv();
+            }
+            Ok(())
+        });
+        let server = Configs::default().server(&rig.node.pools);
+        unfinished(&server, "a test").await;
+        assert_eq!(are_frozen(), [true, false]);
+        drop(end);
+        assert_soon([false, false], are_frozen);
     }
 }

@@ -72,6 +72,21 @@ pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
     fault_disk::clear(target)
 }
 
+/// Thaws before the process ends, beside calls under way.
+pub(super) fn thaw_at_end(target: &Target<'_>) -> Result<(), FaultError> {
+    let record = &target.record;
+    match storage_freeze::thaw_unless_copied(target.kernel(), record, &target.identity)? {
+        Some(true) => forget(target)?,
+        Some(false) => {}
+        None => tracing::warn!(
+            volume = %record.id,
+            "a copy has frozen the filesystem of a volume with the fault frozen. If it does not end, \
+             the next start thaws it"
+        ),
+    }
+    fault_disk::clear(target)
+}
+
 fn forget(target: &Target<'_>) -> Result<(), FaultError> {
     let id = target.record.id;
     Ok(target

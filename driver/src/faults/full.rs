@@ -24,35 +24,53 @@ pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle
 /// Makes the file and fills the filesystem, unless that is done.
 pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
-    match own_file(target, &root)? {
-        Some(own) if file::length(&own)? > 0 => return Ok(()),
-        // The process ended before it took the room.
-        Some(own) => return take_free_room(target, &own),
-        None if file::inode(root.as_fd(), FILLER)?.is_some() => {
-            return Err(Obstacle::FileOfUsers { file: FILLER }.into());
+    let own = match own_file(target, &root)? {
+        Some(own) if !target.is_under_way() && file::length(&own)? > 0 => return Ok(()),
+        // The process ended before the file had all the room.
+        Some(own) => {
+            note(target, metadata(&own)?.ino())?;
+            own
         }
-        None => {}
+        None => make(target, &root)?,
+    };
+    take_free_room(target, &own)?;
+    // From now on, room that others free stays free.
+    Ok(target.pools.clear_in_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            fault.under_way = false;
+        }
+    })?)
+}
+
+/// Makes the file, with nothing in it.
+fn make(target: &Target<'_>, root: &File) -> Result<File, FaultError> {
+    if file::inode(root.as_fd(), FILLER)?.is_some() {
+        return Err(Obstacle::FileOfUsers { file: FILLER }.into());
     }
     // The record has the file before others can see it: otherwise a process that ends between the two
     // leaves one that seems to be of users.
     let made = file::create_nameless(root.as_fd())?;
-    let inode = metadata(&made)?.ino();
-    target.pools.update_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            fault.file = Some(inode);
-        }
-    })?;
+    note(target, metadata(&made)?.ino())?;
     match file::give_name(&made, root.as_fd(), FILLER) {
         // Users have made it meanwhile.
         Err(kernel::Error::Io { source, .. }) if source.raw_os_error() == Some(libc::EEXIST) => {
-            return Err(Obstacle::FileOfUsers { file: FILLER }.into());
+            Err(Obstacle::FileOfUsers { file: FILLER }.into())
         }
-        named => named?,
+        named => {
+            named?;
+            Ok(made)
+        }
     }
-    take_free_room(target, &made).inspect_err(|_| {
-        // The next look would take a part of the room for all of it.
-        let _ = file::remove(root.as_fd(), FILLER);
-    })
+}
+
+/// Records the file, and that it does not have all the room yet.
+fn note(target: &Target<'_>, inode: u64) -> Result<(), FaultError> {
+    target.pools.update_volume(&target.record.id, |record| {
+        if let Some(fault) = &mut record.fault {
+            (fault.file, fault.under_way) = (Some(inode), true);
+        }
+    })?;
+    Ok(())
 }
 
 /// Removes the file, unless users have put another one in its place, or written to it.

@@ -62,6 +62,12 @@ impl<'a> Target<'a> {
         self.record.fault.as_ref().and_then(|fault| fault.file)
     }
 
+    /// True if the fault in the record may be there in part.
+    pub(super) fn is_under_way(&self) -> bool {
+        let fault = self.record.fault.as_ref();
+        fault.is_some_and(|fault| fault.under_way)
+    }
+
     /// True if the volume is staged here: attached and, unless it is a raw block volume, mounted.
     pub(super) fn is_in_use(&self) -> bool {
         let Some(stage) = self.record.stage.as_deref() else {

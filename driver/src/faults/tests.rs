@@ -72,6 +72,13 @@ fn mount_of(rig: &Rig) -> MountEntry {
     rig.kernel.mounts().unwrap().at(&at).unwrap().clone()
 }
 
+/// Does for each volume what the end of the process does.
+fn unblock_each(rig: &Rig) {
+    for volume in rig.node.pools.faulty_volumes() {
+        unblock(&rig.node.pools, volume);
+    }
+}
+
 /// Moves the beginning of a volume's fault into the past.
 fn age(rig: &Rig, id: VolumeId) {
     rig.update(id, |record| {
@@ -229,6 +236,53 @@ fn a_power_cut_that_was_not_recorded_is_not_repeated() {
     assert_eq!(state(&rig, id, Some("powercut")), FaultState::Over);
 }
 
+/// A cut that the process has not recorded before it ended is not seen after another staging.
+#[rstest]
+#[case::ext4(FsType::Ext4, "shut-down")]
+#[case::btrfs(FsType::Btrfs, "loop.limit")]
+fn a_power_cut_that_was_not_recorded_is_not_repeated_by_a_staging(
+    #[case] fs: FsType,
+    #[case] cut: &'static str,
+) {
+    let (rig, id) = staged(fs);
+    let (pools, handle) = (Arc::clone(&rig.node.pools), VolumeHandle::Id(id));
+    before_effect(cut, move || {
+        let fault = pools.volume(&handle).unwrap().fault.clone().unwrap();
+        assert!(fault.under_way && !fault.over);
+    });
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    assert!(MEANWHILE.with_borrow(Option::is_none), "it was looked at");
+    assert!(!rig.record(id).fault.clone().unwrap().under_way);
+    rig.update(id, |record| {
+        let fault = record.fault.as_mut().unwrap();
+        (fault.over, fault.under_way) = (false, true);
+    });
+    let rig = rig.restarted();
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount(fs)).unwrap();
+    rig.kernel.take_effects();
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Over);
+    assert!(rig.kernel.take_effects().is_empty());
+    assert_eq!(limit(&rig, id), 0);
+    assert!(reasons(&rig, id).is_empty());
+    assert_eq!(state(&rig, id, Some("powercut,seed=1")), FaultState::Active);
+}
+
+/// The volume has never lost its power.
+#[test]
+fn a_power_cut_that_failed_is_done_after_the_next_staging() {
+    let (rig, id) = staged(FsType::Ext4);
+    let requested = ClaimFault::parse("powercut").unwrap();
+    rig.kernel.fail("shut-down", 1, libc::EIO);
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(failed.is_err(), "{failed:?}");
+    rig.unstage(id, "a").unwrap();
+    rig.stage(id, "a", &mount("ext4")).unwrap();
+    rig.kernel.take_effects();
+    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
+    assert_eq!(rig.kernel.take_effects(), ["shut-down"]);
+}
+
 /// The kernel can't shut a btrfs down.
 #[test]
 fn a_power_cut_of_a_btrfs_cuts_its_device_off() {
@@ -265,7 +319,7 @@ fn a_slow_disk_is_fast_for_all_that_must_not_wait() {
     rig.modify(&id.to_string(), "readAheadKiB=256").unwrap();
     assert!(!is_slow(), "a change of attributes");
     slow_down();
-    unblock_all(pools);
+    unblock_each(&rig);
     assert!(!is_slow(), "the process ends");
     slow_down();
     rig.unstage(id, "a").unwrap();

@@ -354,11 +354,9 @@ impl Node {
             r.stage = Some(Box::new(stage));
             r.fresh = false;
             if action == StageAction::Begin
-                && !is_attached
                 && let Some(fault) = &mut r.fault
             {
-                // From now on, the fault is not what stops the filesystem.
-                fault.is_past = fault.over;
+                fault.begin_staging(is_attached);
             }
             match (&requested.capability.access, r.format) {
                 (Access::Block, _) => r.format = Format::Raw,

@@ -16,14 +16,14 @@ use crate::testkit::{PATIENCE, Site, assert_soon, ext4, mount};
 
 /// The faults of two pools, `a` and `b`, in one process.
 struct Rig {
-    faults: PoolFaults,
+    faults: Arc<PoolFaults>,
     site: Site,
 }
 
 impl Rig {
     fn new(is_enabled: bool) -> Rig {
         let site = Site::fake(&["a", "b"]);
-        let faults = PoolFaults::new(site.pools().clone(), is_enabled);
+        let faults = Arc::new(PoolFaults::new(site.pools().clone(), is_enabled));
         Rig { faults, site }
     }
 
@@ -61,6 +61,14 @@ impl Rig {
 /// The condition of the pool `a` with a fault.
 fn injected(status: StorageHealthErrorType) -> Vec<(String, StorageHealthErrorType, &'static str)> {
     vec![("a".to_owned(), status, "FaultInjected")]
+}
+
+/// Ends the faults of the process.
+fn end(rig: &Rig) {
+    let runtime = tokio::runtime::Builder::new_current_thread().build();
+    runtime
+        .unwrap()
+        .block_on(rig.faults.end_all(&Blocking::default()));
 }
 
 #[test]
@@ -173,7 +181,7 @@ fn without_the_flag_no_pool_is_looked_after() {
         ..NodeFaults::default()
     };
     assert_eq!(shown, expected);
-    rig.faults.end_all();
+    end(&rig);
     assert_eq!(files.shown().unwrap(), Some(expected));
 }
 
@@ -216,7 +224,7 @@ fn a_fault_ends_in_time_and_is_not_repeated() {
 fn a_process_that_ends_ends_its_faults_and_the_next_one_has_none() {
     let rig = Rig::new(true);
     rig.ask(Some("missing"));
-    rig.faults.end_all();
+    end(&rig);
     rig.site.named("a");
     rig.faults.tend(0);
     rig.site.named("a");
@@ -225,6 +233,39 @@ fn a_process_that_ends_ends_its_faults_and_the_next_one_has_none() {
     next.tend(0);
     rig.site.named("a");
     assert_eq!(rig.now(), None);
+}
+
+/// A pool that really hangs holds up the end of its own fault alone.
+#[tokio::test]
+async fn each_fault_ends_by_itself_when_the_process_ends() {
+    let rig = Rig::new(true);
+    let request = PoolFaultRequest {
+        fault: "missing".to_owned(),
+        requested_ns: now_ns(),
+    };
+    let files = FaultFiles::at(&rig.site.options.state_dir);
+    files.request("b", Some(request)).unwrap();
+    rig.faults.tend(1);
+    let is_open = || rig.site.pools().slots()[1].state.is_ok();
+    assert!(!is_open());
+    let (locked, is_locked) = channel();
+    let (release, released) = channel::<()>();
+    let of_thread = Arc::clone(&rig.faults);
+    let hanging = std::thread::spawn(move || {
+        let _known = of_thread.known[0].lock();
+        locked.send(()).unwrap();
+        let _ = released.recv();
+    });
+    is_locked.recv().unwrap();
+    let ended = tokio::spawn({
+        let faults = Arc::clone(&rig.faults);
+        async move { faults.end_all(&Blocking::default()).await }
+    });
+    tokio::task::yield_now().await;
+    assert_soon(true, is_open);
+    drop(release);
+    hanging.join().unwrap();
+    ended.await.unwrap();
 }
 
 /// It would block sync(2) of the node for as long as the fault lasts.

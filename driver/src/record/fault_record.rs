@@ -28,6 +28,9 @@ pub struct FaultRecord {
     /// No effect of it is left: since its end, the volume was staged with a new device.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub is_past: bool,
+    /// The driver is causing it. If its process ends now, all of it may be there, a part, or nothing.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub under_way: bool,
 }
 
 impl FaultRecord {
@@ -35,6 +38,24 @@ impl FaultRecord {
     pub fn name(&self) -> &str {
         let end = self.fault.find([',', '=']).unwrap_or(self.fault.len());
         &self.fault[..end]
+    }
+
+    /// True if it happens at one instant, and lasts until the volume is staged again.
+    fn is_instant(&self) -> bool {
+        self.name() == "powercut"
+    }
+
+    /// Notes that the volume is staged again. `is_attached`: with the device that it had.
+    pub(crate) fn begin_staging(&mut self, is_attached: bool) {
+        if self.under_way && self.is_instant() {
+            // An earlier process has ended while it cut the power. The new staging shows nothing of
+            // the cut, and there is one at most.
+            (self.over, self.under_way) = (true, false);
+        }
+        if !is_attached {
+            // From now on, the fault is not what stops the filesystem.
+            self.is_past = self.over;
+        }
     }
 
     /// True if pods can't use the volume meanwhile. With other faults, a part of it fails.
@@ -55,6 +76,7 @@ impl FaultRecord {
             file: None,
             ranges: Vec::new(),
             is_past: false,
+            under_way: false,
         }
     }
 }
@@ -80,6 +102,26 @@ impl VolumeRecord {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_staging_ends_a_power_cut_that_was_under_way() {
+        for (fault, over, under_way, is_attached, expected) in [
+            ("powercut", false, true, false, (true, false, true)),
+            ("powercut,loss=all", false, true, true, (true, false, false)),
+            ("powercut", false, false, false, (false, false, false)),
+            ("powercut", true, false, false, (true, false, true)),
+            ("full,for=600s", false, true, false, (false, true, false)),
+        ] {
+            let mut record = FaultRecord {
+                over,
+                under_way,
+                ..FaultRecord::of(fault)
+            };
+            record.begin_staging(is_attached);
+            let found = (record.over, record.under_way, record.is_past);
+            assert_eq!(found, expected, "{fault}, {over}, {under_way}");
+        }
+    }
 
     #[test]
     fn the_first_word_is_the_name() {

@@ -8,15 +8,16 @@ use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 pub(crate) const FILLER: &str = "hostloop-fault-full";
 
 /// Allocates `free` bytes at the end of a file, or as many as there are, in ever smaller parts: a
-/// filesystem keeps some for itself.
+/// filesystem keeps some for itself. The file may have others already.
 pub(crate) fn take(kernel: &dyn Kernel, file: &File, free: u64) -> kernel::Result<()> {
     // A btrfs writes zeros into the rest of a block, which then counts as data of users.
     let block = u64::from(BLOCK_SIZE);
+    let end = file::length(file)?.saturating_add(free);
     let mut part = free / block * block;
     while part > 0 {
         let taken = file::length(file)?;
         match kernel.allocate(file, taken..taken + part) {
-            Ok(()) => part = part.min(free.saturating_sub(taken + part) / block * block),
+            Ok(()) => part = part.min(end.saturating_sub(taken + part) / block * block),
             Err(error) if error.is_no_space() => part = part / 2 / block * block,
             Err(error) => return Err(error),
         }

@@ -277,6 +277,25 @@ pub(crate) fn thaw_volume(
     Ok(true)
 }
 
+/// Like [`thaw_volume`], beside calls under way. Does nothing, and returns `None`, while a copy has a
+/// freeze of its own: it would be of several points in time.
+pub(crate) fn thaw_unless_copied(
+    kernel: &dyn Kernel,
+    record: &VolumeRecord,
+    identity: &VolumeIdentity,
+) -> Result<Option<bool>> {
+    let mut guards = Vec::new();
+    if let Some(image) = identity.image() {
+        for device in kernel::loops_holding(kernel, image, &record.id.to_string())? {
+            let Some(guard) = freeze_thread::keep_off((image, device.minor)) else {
+                return Ok(None);
+            };
+            guards.push(guard);
+        }
+    }
+    thaw_volume(kernel, record, identity).map(Some)
+}
+
 /// Thaws an unmounted filesystem; false if the device has none.
 fn thaw_unmounted(kernel: &dyn Kernel, minor: u32) -> Result<bool> {
     let device = kernel::loop_path(minor);

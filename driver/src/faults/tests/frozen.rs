@@ -1,6 +1,7 @@
 //! The fault `frozen`: a filesystem is frozen until the fault ends, or something must not wait for it.
 
 use hostloop_fault_disk::limits::Limits;
+use parking_lot::Mutex;
 
 use super::*;
 use crate::storage::{FaultDiskRecord, Reserve, SnapshotId};
@@ -26,7 +27,7 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert!(!is_frozen(&rig));
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
     assert!(is_frozen(&rig));
-    unblock_all(&rig.node.pools);
+    unblock_each(&rig);
     assert!(!is_frozen(&rig), "the process ends");
     assert_eq!(rig.record(id).freeze, None);
     assert!(rig.record(id).fault.is_some());
@@ -35,6 +36,32 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     age(&rig, id);
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Expired);
     assert!(!is_frozen(&rig));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
+/// Otherwise it would be of several points in time.
+#[test]
+fn a_process_that_ends_leaves_a_copy_its_freeze() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    let (pools, kernel) = (Arc::clone(&rig.node.pools), Arc::clone(&rig.kernel));
+    let meanwhile = Arc::new(Mutex::new(None));
+    let seen = Arc::clone(&meanwhile);
+    rig.kernel.hook("freeze", move |_| {
+        kernel.take_effects();
+        let volume = pools.faulty_volumes().remove(0);
+        let is_frozen = volume.is_frozen_by_fault();
+        unblock(&pools, volume);
+        *seen.lock() = Some((is_frozen, kernel.take_effects()));
+        Ok(())
+    });
+    let pools = &rig.node.pools;
+    pools
+        .create_snapshot(&id, "s", &Default::default())
+        .unwrap();
+    assert_eq!(*meanwhile.lock(), Some((true, Vec::new())));
+    // The hook has the pools.
+    rig.kernel.behave();
     assert_eq!(rig.record(id).freeze, None);
 }
 
@@ -88,7 +115,7 @@ fn a_freeze_waits_for_no_limit_of_a_disk() {
     assert_eq!(state(&rig, id, None), FaultState::Healed);
     assert_eq!(settings.lock().limits, limits);
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
-    unblock_all(&rig.node.pools);
+    unblock_each(&rig);
     assert_eq!(settings.lock().limits, limits, "the process ends");
 }
 

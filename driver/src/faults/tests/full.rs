@@ -127,6 +127,49 @@ fn a_file_without_a_name_is_made_again() {
     assert!(!file.exists());
 }
 
+/// The process may end between two parts of the room.
+#[rstest]
+fn a_file_with_a_part_of_the_room_gets_the_rest(#[values(false, true)] in_parts: bool) {
+    let (rig, id, file) = staged_with_file();
+    let (pools, handle) = (Arc::clone(&rig.node.pools), VolumeHandle::Id(id));
+    before_effect("file.link", move || {
+        let fault = pools.volume(&handle).unwrap().fault.clone().unwrap();
+        assert!(fault.under_way && fault.file.is_some());
+    });
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert!(MEANWHILE.with_borrow(Option::is_none), "it was looked at");
+    assert!(!rig.record(id).fault.clone().unwrap().under_way);
+    let open = std::fs::File::options().write(true).open(&file).unwrap();
+    open.set_len(4 * MI).unwrap();
+    rig.update(id, |record| record.fault.as_mut().unwrap().under_way = true);
+    let rig = rig.restarted();
+    if in_parts {
+        rig.kernel.fail("allocate", 1, libc::ENOSPC);
+    }
+    // Of the fake kernel's filesystem, all is free.
+    for _ in 0..2 {
+        assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+        assert_eq!(open.metadata().unwrap().len(), 20 * MI);
+        assert!(!rig.record(id).fault.clone().unwrap().under_way);
+    }
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
+}
+
+/// An allocation may fail for another reason than the room, and the next look goes on.
+#[test]
+fn a_failed_allocation_is_tried_again() {
+    let (rig, id, file) = staged_with_file();
+    let requested = ClaimFault::parse("full").unwrap();
+    rig.kernel.fail("allocate", 1, libc::EIO);
+    let failed = reconcile(&rig.node.pools, &id.to_string(), Some(&requested));
+    assert!(failed.is_err(), "{failed:?}");
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(file.metadata().unwrap().len(), 16 * MI);
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
+}
+
 /// The process may end after it has made the file.
 #[test]
 fn an_empty_file_is_filled() {

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use hostloop_events::{Call, phase};
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use crate::kernel::under_way::UnderWay;
+use crate::kernel::under_way::{UnderWay, UnderWayGuard};
 use crate::kernel::{self, FileId, Freeze, Kernel};
 
 /// The latest request to the freeze thread.
@@ -181,6 +181,11 @@ impl Drop for FreezeThread {
     fn drop(&mut self) {
         self.release();
     }
+}
+
+/// Keeps freeze threads from this loop device until the guard is dropped. `None` if one has it.
+pub(super) fn keep_off(device: (FileId, u32)) -> Option<UnderWayGuard<'static, (FileId, u32)>> {
+    UNDER_WAY.enter(device)
 }
 
 /// The body of the freeze thread.
