@@ -148,7 +148,10 @@ fn a_pool_with_other_files_by_now_is_refused_in_the_same_words() {
     site.open();
     std::fs::write(site.pool().root().join("theirs"), "data").unwrap();
     let faults = PoolFaults::new(site.pools().clone(), true);
-    let rig = Rig { faults, site };
+    let rig = Rig {
+        faults: Arc::new(faults),
+        site,
+    };
     let refused = rig.ask(Some("full")).unwrap();
     assert_eq!(refused.state, PoolFaultState::Refused);
     let why = PoolObstacle::Shared.to_string();
