@@ -328,8 +328,8 @@ export interface PoolReport {
   /** The filesystem type, by the kernel's name. */
   fs: string | null;
   /**
-   * Bytes that the images of volumes and snapshots hold at least: blocks that they may share
-   * count once. Null if unknown, and from earlier versions.
+   * Bytes that the images of volumes and snapshots hold at least: blocks that they may share count
+   * once. Null if unknown, and from earlier versions.
    */
   held_bytes: number | null;
   /** The pool's ID, part of every ID in it. */
