@@ -24,6 +24,7 @@ mod callers;
 mod capacity;
 mod claim_health;
 mod claims;
+mod content_kinds;
 mod deletions;
 mod departures;
 mod described;

@@ -6,6 +6,7 @@ use crate::cluster::Cluster;
 use crate::model::view::{has_finalizer, is_deleting, name, text, uid};
 use crate::oracle::adopted;
 use crate::oracle::advice::Advice;
+use crate::oracle::content_kinds::KINDS;
 use crate::oracle::objects::{Objects, ours, state};
 use crate::trace;
 
@@ -49,29 +50,15 @@ pub(super) fn check(objects: &Objects, advice: Advice) {
     }
 }
 
-/// The contents of snapshots and groups, the objects that these belong to, and where they say so.
-const CONTENTS: [(&str, &str, &str); 2] = [
-    (
-        "volumesnapshotcontents",
-        "volumesnapshots",
-        "/spec/volumeSnapshotRef/uid",
-    ),
-    (
-        "volumegroupsnapshotcontents",
-        "volumegroupsnapshots",
-        "/spec/volumeGroupSnapshotRef/uid",
-    ),
-];
-
 /// Checks that volumes and contents are gone which users have given up, without an administrator.
 pub(super) fn check_data(cluster: &Cluster) {
     let volumes = ours(cluster, "persistentvolumes");
     let mut left: Vec<Value> = volumes.into_iter().filter(is_given_up).collect();
-    for (contents, owners, owner) in CONTENTS {
-        let owners = ours(cluster, owners);
-        let mut contents = ours(cluster, contents);
+    for kind in &KINDS {
+        let owners = ours(cluster, kind.owners);
+        let mut contents = ours(cluster, kind.plural);
         contents.retain(|content| {
-            let has_owner = owners.iter().any(|it| uid(it) == text(content, owner));
+            let has_owner = owners.iter().any(|it| uid(it) == text(content, kind.owner));
             is_deleting(content) && !has_owner
         });
         left.extend(contents);

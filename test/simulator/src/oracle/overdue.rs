@@ -9,31 +9,12 @@ use serde_json::Value;
 
 use crate::cluster::{Cluster, DRIVER};
 use crate::model::view::{annotation, is_deleting, items, name, text, uid};
+use crate::oracle::content_kinds::{ContentKind, KINDS};
 use crate::oracle::objects::{Objects, state};
 use crate::{shim, trace};
 
 /// How long a content may stay. Hostloop looks at all contents again every 15 minutes.
 const SOON: Duration = Duration::from_secs(300);
-
-/// A kind of contents, with the annotations of those that are being taken and of those that may go.
-struct Kind {
-    plural: &'static str,
-    being_created: &'static str,
-    being_deleted: &'static str,
-}
-
-const KINDS: [Kind; 2] = [
-    Kind {
-        plural: "volumesnapshotcontents",
-        being_created: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
-        being_deleted: "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
-    },
-    Kind {
-        plural: "volumegroupsnapshotcontents",
-        being_created: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
-        being_deleted: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted",
-    },
-];
 
 /// What the oracle remembers of contents that are to go.
 #[derive(Default)]
@@ -85,7 +66,7 @@ impl Overdue {
 
 /// True if nothing but hostloop keeps a content that was made for volumes. While the snapshot is
 /// being taken, it stays.
-fn is_to_go(kind: &Kind, content: &Value) -> bool {
+fn is_to_go(kind: &ContentKind, content: &Value) -> bool {
     let source = &content["spec"]["source"];
     let is_made_of_volumes =
         source["volumeHandle"].is_string() || items(source, "/volumeHandles").next().is_some();
