@@ -75,6 +75,7 @@ mod sources;
 mod stamps;
 mod starved;
 mod turned_away;
+mod unmarked;
 mod waiting;
 mod withheld;
 

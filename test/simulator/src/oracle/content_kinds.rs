@@ -7,6 +7,8 @@ pub(super) struct ContentKind {
     pub(super) owners: &'static str,
     /// Where a content has the UID of its owner.
     pub(super) owner: &'static str,
+    /// Where a pre-provisioned content has its handle.
+    pub(super) given: &'static str,
     /// The annotation of contents that are being taken.
     pub(super) being_created: &'static str,
     /// The annotation of contents that may go: their owner is being deleted.
@@ -17,6 +19,7 @@ const SNAPSHOTS: ContentKind = ContentKind {
     plural: "volumesnapshotcontents",
     owners: "volumesnapshots",
     owner: "/spec/volumeSnapshotRef/uid",
+    given: "/spec/source/snapshotHandle",
     being_created: "snapshot.storage.kubernetes.io/volumesnapshot-being-created",
     being_deleted: "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted",
 };
@@ -25,6 +28,7 @@ const GROUPS: ContentKind = ContentKind {
     plural: "volumegroupsnapshotcontents",
     owners: "volumegroupsnapshots",
     owner: "/spec/volumeGroupSnapshotRef/uid",
+    given: "/spec/source/groupSnapshotHandles/volumeGroupSnapshotHandle",
     being_created: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-created",
     being_deleted: "groupsnapshot.storage.kubernetes.io/volumegroupsnapshot-being-deleted",
 };

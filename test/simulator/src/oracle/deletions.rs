@@ -8,6 +8,7 @@ use crate::oracle::adopted;
 use crate::oracle::advice::Advice;
 use crate::oracle::content_kinds::KINDS;
 use crate::oracle::objects::{Objects, ours, state};
+use crate::oracle::unmarked;
 use crate::trace;
 
 /// Keeps a claim while a pod uses it.
@@ -59,7 +60,7 @@ pub(super) fn check_data(cluster: &Cluster) {
         let mut contents = ours(cluster, kind.plural);
         contents.retain(|content| {
             let has_owner = owners.iter().any(|it| uid(it) == text(content, kind.owner));
-            is_deleting(content) && !has_owner
+            is_deleting(content) && !has_owner && !unmarked::may_stay(cluster, content)
         });
         left.extend(contents);
     }

@@ -7,9 +7,10 @@ use crate::machine::Contents;
 use crate::model::view::name;
 use crate::oracle::Oracle;
 use crate::oracle::objects::{Objects, ours, state};
+use crate::oracle::unmarked;
 use crate::trace;
 
-/// Checks that the API server has no object of users and of hostloop.
+/// Checks that the API server has no object of users and of hostloop, but contents that may stay.
 pub(super) fn objects_are_gone(cluster: &Cluster) {
     let kinds = [
         "pods",
@@ -23,7 +24,8 @@ pub(super) fn objects_are_gone(cluster: &Cluster) {
     ];
     let objects = Objects::of(cluster);
     for kind in kinds {
-        for object in ours(cluster, kind) {
+        let left = ours(cluster, kind).into_iter();
+        for object in left.filter(|object| !unmarked::may_stay(cluster, object)) {
             trace::violation(format!(
                 "not deleted: {kind} {}: {}; {}",
                 name(&object),
