@@ -275,6 +275,6 @@ impl Oracle {
         let contents = cluster.contents();
         groups::are_deleted(self, &contents);
         leftovers::volumes_are_gone(self, cluster, &contents);
-        leftovers::snapshots_are_gone(self, &contents);
+        leftovers::snapshots_are_gone(self, cluster, &contents);
     }
 }

@@ -15,7 +15,7 @@ pub(super) struct ContentKind {
     pub(super) being_deleted: &'static str,
 }
 
-const SNAPSHOTS: ContentKind = ContentKind {
+pub(super) const SNAPSHOTS: ContentKind = ContentKind {
     plural: "volumesnapshotcontents",
     owners: "volumesnapshots",
     owner: "/spec/volumeSnapshotRef/uid",

@@ -99,9 +99,10 @@ pub(super) fn volumes_are_gone(oracle: &Oracle, cluster: &Cluster, contents: &Co
     }
 }
 
-/// Checks that pools have no snapshot but those that were to be kept, or that have lost their
-/// objects.
-pub(super) fn snapshots_are_gone(oracle: &Oracle, contents: &Contents) {
+/// Checks that pools have no snapshot but those that were to be kept, that have lost their objects,
+/// or that stay with their contents.
+pub(super) fn snapshots_are_gone(oracle: &Oracle, cluster: &Cluster, contents: &Contents) {
+    let of_contents = unmarked::kept_snapshots(cluster);
     for snapshot in &contents.snapshots {
         let id = snapshot.id.to_string();
         let group = snapshot.group.map(|group| group.to_string());
@@ -110,6 +111,7 @@ pub(super) fn snapshots_are_gone(oracle: &Oracle, contents: &Contents) {
         let had_no_object = oracle.snapshots.is_kept(&id).is_none();
         let may_stay = oracle.adopted.may_stay(&id)
             || oracle.has_lost_object(&id)
+            || of_contents.contains(&id)
             || (had_no_object && oracle.lost.was_taken_for_lost(&snapshot.name));
         if !is_kept && !may_stay {
             trace::violation(format!("left in the pool: snapshot {}", snapshot.name));

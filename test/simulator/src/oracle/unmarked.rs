@@ -3,11 +3,13 @@
 //! administrator may have copied the content from another cluster. So it keeps its finalizer, and its
 //! data, without the annotation that its VolumeSnapshot is being deleted.
 
+use std::collections::BTreeSet;
+
 use serde_json::Value;
 
 use crate::cluster::Cluster;
 use crate::model::view::{annotation, is_deleting, text, uid};
-use crate::oracle::content_kinds::{ContentKind, KINDS};
+use crate::oracle::content_kinds::{ContentKind, KINDS, SNAPSHOTS};
 use crate::oracle::objects::ours;
 use crate::oracle::ownership;
 
@@ -18,6 +20,23 @@ pub(super) fn may_stay(cluster: &Cluster, object: &Value) -> bool {
         let owners = ours(cluster, kind.owners);
         waits_for_lost_owner(kind, object, &owners, has_gone_back)
     })
+}
+
+/// The handles of snapshots that may stay with their contents.
+pub(super) fn kept_snapshots(cluster: &Cluster) -> BTreeSet<String> {
+    let owners = ours(cluster, SNAPSHOTS.owners);
+    let contents = ours(cluster, SNAPSHOTS.plural);
+    handles(&contents, &owners, ownership::has_gone_back())
+}
+
+/// The given handles of contents that may stay.
+fn handles(contents: &[Value], owners: &[Value], has_gone_back: bool) -> BTreeSet<String> {
+    let staying = contents
+        .iter()
+        .filter(|content| waits_for_lost_owner(&SNAPSHOTS, content, owners, has_gone_back));
+    staying
+        .map(|content| text(content, SNAPSHOTS.given).to_owned())
+        .collect()
 }
 
 /// True if a deleted content waits for the deletion of an owner that does not exist, because its data
@@ -44,6 +63,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::oracle::departures::tests::set;
 
     /// What there is after the deletion of a content.
     struct Facts {
@@ -97,5 +117,16 @@ mod tests {
             let may_stay = waits_for_lost_owner(kind, &content, &owners, facts.has_gone_back);
             assert_eq!(may_stay, expected, "{content}");
         }
+    }
+    #[test]
+    fn a_snapshot_stays_with_its_content() {
+        let contents = [("s", "1"), ("t", "2")].map(|(handle, owner)| {
+            json!({"metadata": {"deletionTimestamp": "now"},
+                "spec": {"deletionPolicy": "Delete", "source": {"snapshotHandle": handle},
+                    "volumeSnapshotRef": {"uid": owner}}})
+        });
+        let owners = [json!({"metadata": {"uid": "2"}})];
+        assert_eq!(handles(&contents, &owners, true), set(&["s"]));
+        assert_eq!(handles(&contents, &owners, false), set(&[]));
     }
 }
