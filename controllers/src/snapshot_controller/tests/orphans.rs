@@ -278,6 +278,27 @@ async fn a_deleted_content_that_keeps_its_data_waits_for_no_group() {
     );
 }
 
+/// A content that was made by hand can be a copy from another cluster. Its data would go.
+#[tokio::test]
+async fn a_deleted_content_of_a_given_snapshot_gets_no_mark_without_a_snapshot() {
+    for (source, is_marked) in [
+        (json!({"volumeHandle": "vol-1"}), true),
+        (json!({"volumeHandle": null, "snapshotHandle": "s"}), false),
+    ] {
+        let world = World::new(&[]);
+        let controller = controller(&world);
+        let what = source.to_string();
+        let content = with(content(going()), json!({"spec": {"source": source}}));
+        world.add(&controller.watches.contents, content);
+        // This process saw the snapshot go.
+        let key = SnapshotKey::Orphan(ObjectKey::new(Some("team"), CONTENT), "u".to_owned());
+        assert_eq!(controller.work(key).await, Outcome::Done, "{what}");
+        let left = left(&world).expect("the content");
+        let annotations = &left["metadata"]["annotations"];
+        assert_eq!(!annotations.is_null(), is_marked, "{what}: {left}");
+    }
+}
+
 /// Without an answer, and without the kind, nothing shows that the snapshot does not exist.
 #[tokio::test]
 async fn no_content_goes_while_the_snapshots_cannot_be_read() {
