@@ -51,7 +51,7 @@ fn waits_for_lost_owner(
     has_gone_back
         && is_deleting(content)
         && text(content, "/spec/deletionPolicy") == "Delete"
-        && !text(content, kind.given).is_empty()
+        && content.pointer(kind.given).is_some()
         && !owner.is_empty()
         && annotation(content, kind.being_deleted).is_none()
         && owners.iter().all(|one| uid(one) != owner)
@@ -99,7 +99,7 @@ mod tests {
     #[case::marked(Facts { is_marked: true, ..STAYS }, false)]
     #[case::with_its_owner(Facts { present: "1", ..STAYS }, false)]
     fn contents_that_may_stay(#[case] facts: Facts, #[case] expected: bool) {
-        let given_snapshot = json!({"snapshotHandle": "s"});
+        let given_snapshot = json!({"snapshotHandle": ""});
         let given_group = json!({"groupSnapshotHandles": {"volumeGroupSnapshotHandle": "g"}});
         let [snapshots, groups] = &KINDS;
         for (kind, reference, given) in [
