@@ -13,7 +13,7 @@ use crate::node_pods::{self, EventPod};
 const PAUSE: Duration = Duration::from_secs(3);
 const ABOUT: &str = "hostloop's pods";
 
-/// The pods of the last look; none before it.
+/// The scheduled pods of the last look; none before it.
 pub(super) type WatchedPods = watch::Receiver<Vec<EventPod>>;
 
 /// Lists the pods until the task is dropped.
@@ -26,7 +26,7 @@ pub(super) async fn list(cluster: Cluster, out: Out, pods: watch::Sender<Vec<Eve
                 } else {
                     out.problems.solved(ABOUT);
                 }
-                pods.send_replace(found);
+                pods.send_replace(scheduled(found));
             }
             Err(error) => out.problems.found(ABOUT, &error.to_string()),
         }
@@ -42,10 +42,40 @@ pub(super) async fn found(pods: &mut WatchedPods) -> Option<Vec<EventPod>> {
         .map(|pods| pods.clone())
 }
 
+/// The pods with a node. What is wrong with another one would be a problem of no node, which no later
+/// look solves.
+fn scheduled(mut pods: Vec<EventPod>) -> Vec<EventPod> {
+    pods.retain(|pod| !pod.pod.node.is_empty());
+    pods
+}
+
 fn no_pods(cluster: &Cluster) -> String {
     let namespace = &cluster.system_namespace;
     format!(
         "there are no pods of hostloop in namespace {namespace}; set --system-namespace, or install \
          hostloop with `kubectl hostloop install`"
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node_pods::NodePod;
+
+    #[test]
+    fn a_pod_is_known_once_it_has_a_node() {
+        let pods = ["", "n1"].map(|node| EventPod {
+            pod: NodePod {
+                node: node.to_owned(),
+                name: format!("pod-on-{node}"),
+                container: "hostloop".to_owned(),
+                not_running: Some("Pending".to_owned()),
+                program: "hostloop".to_owned(),
+            },
+            process: "node",
+            metrics_port: None,
+        });
+        let known = scheduled(pods.to_vec()).into_iter().map(|pod| pod.pod.node);
+        assert_eq!(known.collect::<Vec<_>>(), ["n1"]);
+    }
 }
