@@ -118,6 +118,7 @@ mod tests {
             assert_eq!(may_stay, expected, "{content}");
         }
     }
+
     #[test]
     fn a_snapshot_stays_with_its_content() {
         let contents = [("s", "1"), ("t", "2")].map(|(handle, owner)| {
