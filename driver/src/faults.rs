@@ -179,12 +179,8 @@ fn cause(target: &Target<'_>, requested: &ClaimFault) -> Result<(), FaultError> 
         return caused;
     }
     let over = caused.is_ok();
-    let recorded = target.pools.clear_in_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            (fault.over, fault.under_way) = (over, false);
-        }
-    });
-    caused.and(recorded.map_err(FaultError::from))
+    let recorded = target.clear_in_fault(|fault| (fault.over, fault.under_way) = (over, false));
+    caused.and(recorded)
 }
 
 /// Repeats the effect of a fault that has it no more: the volume was staged again, or a copy of it
@@ -196,11 +192,7 @@ fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Faul
         return Ok(active(requested, since_ns));
     }
     // It failed before, or the process ended between the effect and its record.
-    let record = target.pools.update_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            fault.under_way = true;
-        }
-    })?;
+    let record = target.update_fault(|fault| fault.under_way = true)?;
     cause(&target.with(record), requested)?;
     Ok(active(requested, since_ns))
 }
@@ -209,11 +201,9 @@ fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Faul
 /// the record: what looks like them later belongs to a user.
 fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     effects::end(target)?;
-    target.pools.clear_in_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            (fault.over, fault.limit, fault.file) = (true, None, None);
-            (fault.ranges, fault.under_way) = (Vec::new(), false);
-        }
+    target.clear_in_fault(|fault| {
+        (fault.over, fault.limit, fault.file) = (true, None, None);
+        (fault.ranges, fault.under_way) = (Vec::new(), false);
     })?;
     let ended = ended(target)?;
     let state = match ended.state {

@@ -35,11 +35,7 @@ pub(super) fn fill(target: &Target<'_>) -> Result<(), FaultError> {
     };
     take_free_room(target, &own)?;
     // From now on, room that others free stays free.
-    Ok(target.pools.clear_in_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            fault.under_way = false;
-        }
-    })?)
+    target.clear_in_fault(|fault| fault.under_way = false)
 }
 
 /// Makes the file, with nothing in it.
@@ -65,11 +61,7 @@ fn make(target: &Target<'_>, root: &File) -> Result<File, FaultError> {
 
 /// Records the file, and that it does not have all the room yet.
 fn note(target: &Target<'_>, inode: u64) -> Result<(), FaultError> {
-    target.pools.update_volume(&target.record.id, |record| {
-        if let Some(fault) = &mut record.fault {
-            (fault.file, fault.under_way) = (Some(inode), true);
-        }
-    })?;
+    target.update_fault(|fault| (fault.file, fault.under_way) = (Some(inode), true))?;
     Ok(())
 }
 

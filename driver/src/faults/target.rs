@@ -7,7 +7,7 @@ use super::{FaultError, Obstacle};
 use crate::diagnose::volume::has_stopped;
 use crate::diagnose::{VolumeIdentity, VolumeState};
 use crate::kernel::{FsType, Kernel, LoopInfo, MountEntry, file_id};
-use crate::record::{Access, VolumeRecord};
+use crate::record::{Access, FaultRecord, VolumeRecord};
 use crate::storage::{Pools, VolumeHandle};
 
 /// A volume that gets or has a fault.
@@ -68,6 +68,27 @@ impl<'a> Target<'a> {
         fault.is_some_and(|fault| fault.under_way)
     }
 
+    /// Changes the fault in the record.
+    pub(super) fn update_fault(
+        &self,
+        change: impl FnOnce(&mut FaultRecord),
+    ) -> Result<Arc<VolumeRecord>, FaultError> {
+        let updated = self
+            .pools
+            .update_volume(&self.record.id, |record| change_fault(record, change))?;
+        Ok(updated)
+    }
+
+    /// Clears something in the fault in the record.
+    pub(super) fn clear_in_fault(
+        &self,
+        change: impl FnOnce(&mut FaultRecord),
+    ) -> Result<(), FaultError> {
+        self.pools
+            .clear_in_volume(&self.record.id, |record| change_fault(record, change))?;
+        Ok(())
+    }
+
     /// True if the volume is staged here: attached and, unless it is a raw block volume, mounted.
     pub(super) fn is_in_use(&self) -> bool {
         let Some(stage) = self.record.stage.as_deref() else {
@@ -114,5 +135,11 @@ impl<'a> Target<'a> {
         has_stopped(&self.record, &self.state)
             || self.state.has_shut_down(&self.record)
             || self.pools.fault_disks().is_cut(&self.record)
+    }
+}
+
+fn change_fault(record: &mut VolumeRecord, change: impl FnOnce(&mut FaultRecord)) {
+    if let Some(fault) = record.fault.as_deref_mut() {
+        change(fault);
     }
 }
