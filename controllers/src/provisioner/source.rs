@@ -106,7 +106,9 @@ impl Target<'_> {
     /// comes from the bytes of a block device without an administrator's word.
     ///
     /// A content that a controller made may lack the mode: the volume's object was gone by then, and
-    /// users can bring that about. One that an administrator made of a snapshot may lack it, too.
+    /// users can bring that about. One that an administrator made of a snapshot may lack it, too, also
+    /// of a member of a group: the group in its status comes from the driver, while controllers annotate
+    /// the members that they make.
     fn may_have_mode(
         &self,
         what: &str,
@@ -114,7 +116,7 @@ impl Target<'_> {
     ) -> Result<(), SourceError> {
         let requested = pvc::volume_mode(self.claim);
         let view = content.view();
-        let by_hand = view.given.is_some() && !view.is_member && view.group.is_none();
+        let by_hand = view.given.is_some() && !view.is_member;
         match content.spec.source_volume_mode.as_deref() {
             _ if self.allows_mode_change(content) => Ok(()),
             Some(has) if has != requested => Err(SourceError::Mode {

@@ -144,17 +144,20 @@ enum Made {
     MemberOfHandle,
     /// By an administrator, of a snapshot.
     ByHand,
+    /// By an administrator, of a member of a group.
+    MemberByHand,
 }
 
 /// A filesystem never comes from the bytes of a block device without an administrator's word.
 #[test]
 fn volume_modes() {
-    use Made::{ByHand, Dynamic, Member, MemberOfHandle};
+    use Made::{ByHand, Dynamic, Member, MemberByHand, MemberOfHandle};
     for (has, made, requested, error) in [
         (None, Dynamic, "Filesystem", Some("does not say")),
         (None, Member, "Filesystem", Some("does not say")),
         (None, MemberOfHandle, "Filesystem", Some("does not say")),
         (None, ByHand, "Filesystem", None),
+        (None, MemberByHand, "Filesystem", None),
         (None, Dynamic, "Block", None),
         (None, Member, "Block", None),
         (None, ByHand, "Block", None),
@@ -171,8 +174,9 @@ fn volume_modes() {
             Dynamic => (json!({"volumeHandle": "v"}), json!({})),
             Member => (json!({"volumeHandle": "v"}), json!({GROUP_HANDLE: "g"})),
             MemberOfHandle => (json!({"snapshotHandle": "s"}), json!({GROUP_HANDLE: "g"})),
-            ByHand => (json!({"snapshotHandle": "s"}), json!({})),
+            ByHand | MemberByHand => (json!({"snapshotHandle": "s"}), json!({})),
         };
+        let group = matches!(made, MemberByHand).then_some("g");
         let mut claim = copy();
         claim.spec.as_mut().unwrap().volume_mode = Some(requested.to_owned());
         let pools = Pools::default();
@@ -186,6 +190,7 @@ fn volume_modes() {
                 ("/spec/source", source.clone()),
                 ("/spec/sourceVolumeMode", json!(has)),
                 ("/metadata/annotations", annotations),
+                ("/status/volumeGroupSnapshotHandle", json!(group)),
             ];
             may_change_mode(target, &changes)
         };
