@@ -54,7 +54,7 @@ impl World {
     pub(crate) fn steps(self) -> u64 {
         match self {
             World::Calm => 60,
-            World::Rough | World::Hard => 150,
+            World::Rough | World::Hard => 240,
         }
     }
 }

@@ -52,7 +52,7 @@ struct Args {
     #[arg(long)]
     seed: Option<u64>,
 
-    /// The number of things that users do in a history [default: 60 in a calm world, and 150 in
+    /// The number of things that users do in a history [default: 60 in a calm world, and 240 in
     /// another one]
     #[arg(long)]
     steps: Option<u64>,
