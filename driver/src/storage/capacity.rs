@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::{PoolOptions, Provisioning, Reserve};
+use super::{PoolOptions, Provisioning, Reserve, SnapshotRecord, VolumeRecord};
 use crate::kernel::{FsUsage, whole_blocks};
 
 #[cfg(test)]
@@ -187,6 +187,33 @@ pub(super) struct Image {
     pub(super) allocated: u64,
     /// True for a deleted snapshot that keeps its image.
     pub(super) is_kept_base: bool,
+}
+
+impl Image {
+    pub(super) fn of_volume(record: &VolumeRecord, allocated: u64) -> Image {
+        Image {
+            id: record.id.uuid(),
+            eldest: record.eldest(),
+            allocated,
+            is_kept_base: false,
+        }
+    }
+
+    pub(super) fn of_snapshot(record: &SnapshotRecord, allocated: u64) -> Image {
+        Image {
+            id: record.id.uuid(),
+            eldest: Some(record.eldest()),
+            allocated,
+            is_kept_base: false,
+        }
+    }
+
+    pub(super) fn of_kept_base(record: &SnapshotRecord, allocated: u64) -> Image {
+        Image {
+            is_kept_base: true,
+            ..Image::of_snapshot(record, allocated)
+        }
+    }
 }
 
 /// Space that these images hold together at least. With reflinks, every image counts its shared
