@@ -234,11 +234,12 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
     families.values().sum()
 }
 
-/// Space that does not count as [`held`] without the deleted snapshots that keep their images.
-pub(super) fn held_by_kept_bases(images: &[Image], share: bool) -> u64 {
+/// Space that does not count as [`held`] without the deleted snapshots that keep their images, if images
+/// share blocks.
+pub(super) fn held_by_kept_bases(images: &[Image]) -> u64 {
     let mut others = images.to_vec();
     others.retain(|image| !image.is_kept_base);
-    held(images, share).saturating_sub(held(&others, share))
+    held(images, true).saturating_sub(held(&others, true))
 }
 
 /// The eldest known one of an image's family, even if its own image is gone. All that lie between

@@ -260,7 +260,7 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
     let held = match holds {
         Holds::More => 0,
         Holds::Image(image) => file::allocated_bytes(image)?.saturating_sub(space.overhead),
-        Holds::Files if pool.kind != PoolKind::Directory => used_by_images(pool, space, usage),
+        Holds::Files if !pool.counts_families() => used_by_images(pool, space, usage),
         Holds::Files => {
             let images = pool.images()?;
             if pool.is_alone_now()? {
@@ -419,7 +419,7 @@ impl Pool {
 
     /// True if the pool's filesystem holds nothing else at this moment, too.
     fn is_alone_now(&self) -> Result<bool> {
-        Ok(self.is_alone() && (self.kind != PoolKind::Directory || nothing_else_in(self)?))
+        Ok(self.is_alone() && (!self.counts_families() || nothing_else_in(self)?))
     }
 
     /// Bytes that do not count as held without the deleted snapshots that keep their images, to
@@ -429,7 +429,7 @@ impl Pool {
             // They hold what is promised to them, or their part of what the filesystem uses.
             Ok(promised)
         } else {
-            Ok(capacity::held_by_kept_bases(&self.images()?, true))
+            Ok(capacity::held_by_kept_bases(&self.images()?))
         }
     }
 
