@@ -41,7 +41,7 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
             record.freeze = Some(FreezeIntent { since_ns });
         })?;
         // A fault of the pool looks at the record. One of the two sees the other.
-        if let Err(unavailable) = target.pools.check_reach(id.pool()) {
+        if let Err(unavailable) = target.pools.check_answers(id.pool()) {
             forget(target)?;
             return Err(unavailable.into());
         }

@@ -295,7 +295,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
     let refused = pools.hold_up(0, PATIENCE);
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
-    pools.check_reach(id.pool()).unwrap();
+    pools.check_answers(id.pool()).unwrap();
 }
 
 /// The fault of the claim could not end meanwhile, and such a disk blocks sync(2) of the node, too.
