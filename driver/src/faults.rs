@@ -161,14 +161,13 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
     tracing::warn!(volume = %id, fault = %requested, "the volume gets the fault that its claim asks for");
     let target = target.with(record);
     match cause(&target, requested) {
-        Ok(()) => {}
+        Ok(()) => Ok(active(requested, now)),
         Err(FaultError::Impossible(why)) => {
             end(&target)?;
-            return Ok(refused(requested, &why));
+            Ok(refused(requested, &why))
         }
-        Err(error) => return Err(error),
+        Err(error) => Err(error),
     }
-    Ok(active(requested, now))
 }
 
 /// Causes the fault in the record, and records of one that happens at one instant whether it has. A
@@ -189,11 +188,11 @@ fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Faul
     let since_ns = target.record.fault.as_ref().map_or(0, |f| f.since_ns);
     if requested.lasts.is_some() {
         cause(target, requested)?;
-        return Ok(active(requested, since_ns));
+    } else {
+        // It failed before, or the process ended between the effect and its record.
+        let record = target.update_fault(|fault| fault.under_way = true)?;
+        cause(&target.with(record), requested)?;
     }
-    // It failed before, or the process ended between the effect and its record.
-    let record = target.update_fault(|fault| fault.under_way = true)?;
-    cause(&target.with(record), requested)?;
     Ok(active(requested, since_ns))
 }
 

@@ -158,12 +158,11 @@ impl VolumeRecord {
     /// The eldest volume or snapshot that the record knows with which it may share blocks; `None`
     /// for a volume without a source in its pool.
     pub fn eldest(&self) -> Option<Uuid> {
-        let ancestor = self.ancestor.as_deref().copied();
-        ancestor.or_else(|| {
-            let source = self.source.as_deref();
-            let beside = source.filter(|source| source.pool() == self.id.pool());
-            beside.map(Source::uuid)
-        })
+        if let Some(ancestor) = self.ancestor.as_deref() {
+            return Some(*ancestor);
+        }
+        let source = self.source.as_deref()?;
+        (source.pool() == self.id.pool()).then(|| source.uuid())
     }
 
     /// True if nothing was written to the volume: it has no source, and was never published or
@@ -474,10 +473,8 @@ pub struct SnapshotRecord {
 impl SnapshotRecord {
     /// The eldest volume or snapshot that the record knows with which it may share blocks.
     pub fn eldest(&self) -> Uuid {
-        self.ancestor
-            .as_deref()
-            .copied()
-            .unwrap_or(self.source.uuid())
+        let ancestor = self.ancestor.as_deref();
+        ancestor.copied().unwrap_or(self.source.uuid())
     }
 }
 

@@ -289,7 +289,8 @@ async fn finish(
         server.locks().drained().await;
         faults::unblock_all(server.pools(), server.blocking()).await;
     };
-    // Calls under way may wait for a pool that hangs by a fault, and its end for one that really does.
+    // Neither waits for the other: calls under way may wait for a pool that hangs by a fault, and the end
+    // of a fault for a disk that hangs without one.
     tokio::join!(pool_faults.end_all(server.blocking()), finished);
 }
 

@@ -153,7 +153,7 @@ async fn back_up(
         account: &args.service_account,
         patience: args.work.timeout,
     };
-    asker.published(progress).await?;
+    asker.until_published(progress).await?;
 
     let snapshot = work.snapshot(&args.claim, progress).await?;
     let base = last.as_ref().filter(|_| !args.full);

@@ -23,8 +23,8 @@ use crate::{Error, Result};
 mod tests;
 
 /// How long rules delay operations after the last request for the disk's state, or for other settings. A
-/// driver that lives asks every few seconds, and one that has died could not end the delays: sync(2) of
-/// the node would wait for the disk until the next one starts.
+/// driver asks every few seconds. One that has died can't end the delays: sync(2) of the node would wait
+/// for the disk until the next driver starts.
 const LONGEST_UNASKED: Duration = Duration::from_secs(60);
 
 /// What a disk does besides its work. It can change while the disk is in use.
@@ -170,7 +170,7 @@ impl Disk {
         Ok(())
     }
 
-    /// Its state. Its rules go on to delay operations for a minute after that.
+    /// Its state. Its rules go on to delay operations for [`LONGEST_UNASKED`].
     pub(crate) fn state(&self) -> DiskState {
         self.settings.lock().asked = self.made.elapsed();
         DiskState {

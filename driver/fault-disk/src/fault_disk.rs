@@ -89,14 +89,9 @@ impl FaultDisk {
         self.0.disk.set(settings)
     }
 
-    /// Its state. Its rules go on to delay operations for a minute after that.
+    /// Its state. A request for it keeps the rules' delays, see [`Disk::state`].
     pub(crate) fn state(&self) -> DiskState {
         self.0.disk.state()
-    }
-
-    /// Its settings.
-    pub fn settings(&self) -> Settings {
-        self.0.disk.settings()
     }
 
     /// What it has done.

@@ -44,8 +44,8 @@ impl DiskError {
 pub enum Effect {
     /// The operation is not done, and fails.
     Fail(DiskError),
-    /// It is done, and its answer comes this many microseconds later, as long as its state is asked for
-    /// each minute.
+    /// It is done, and its answer comes this many microseconds later, as long as something asks for the
+    /// disk's state each minute.
     DelayMicros(u64),
 }
 

@@ -282,7 +282,7 @@ impl Server {
         Ok(())
     }
 
-    /// The state of a disk. Its rules go on to delay operations for a minute after that.
+    /// The state of a disk.
     pub fn state(&self, name: &str) -> Result<DiskState> {
         Ok(self.disk(name)?.state())
     }

@@ -2,6 +2,7 @@
 //! volume makes. `powercut,loss=LOSS` cuts its power.
 
 use hostloop_controllers::api::claim_fault::{ClaimFault, FaultKind};
+use hostloop_fault_disk::Settings;
 
 use super::target::Target;
 use super::{FaultError, Obstacle};
@@ -13,23 +14,20 @@ pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle
 
 /// Gives the disk the rule of the fault in the record.
 pub(super) fn set(target: &Target<'_>) -> Result<(), FaultError> {
-    let settings = target.record.disk_settings();
-    Ok(target
-        .pools
-        .fault_disks()
-        .set(target.record.id, &settings)?)
+    change(target, &target.record.disk_settings())
 }
 
 /// Takes the rule away.
 pub(super) fn clear(target: &Target<'_>) -> Result<(), FaultError> {
+    change(target, &target.record.disk_settings_without_fault())
+}
+
+/// Changes the settings of the disk, if the volume has one.
+fn change(target: &Target<'_>, settings: &Settings) -> Result<(), FaultError> {
     if target.record.fault_disk.is_none() {
         return Ok(());
     }
-    let settings = target.record.disk_settings_without_fault();
-    Ok(target
-        .pools
-        .fault_disks()
-        .set(target.record.id, &settings)?)
+    Ok(target.pools.fault_disks().set(target.record.id, settings)?)
 }
 
 /// Cuts the power of the disk.

@@ -25,10 +25,8 @@ fn nearly_full(target: &Target<'_>) -> Option<Obstacle> {
 
 pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
-    if target.record.fault_disk.is_some() {
-        // The freeze writes back first, so the disk has no limits as long as the fault lasts.
-        fault_disk::set(target)?;
-    }
+    // The freeze writes back first, so a fault disk has no limits as long as the fault lasts.
+    fault_disk::set(target)?;
     let id = target.record.id;
     let is_recorded = target.record.freeze.is_some();
     if !is_recorded {
@@ -41,7 +39,7 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
             record.freeze = Some(FreezeIntent { since_ns });
         })?;
         // A fault of the pool looks at the record. One of the two sees the other.
-        if let Err(unavailable) = target.pools.check_reach(id.pool()) {
+        if let Err(unavailable) = target.pools.check_answers(id.pool()) {
             forget(target)?;
             return Err(unavailable.into());
         }

@@ -1,6 +1,7 @@
 //! Faults of volumes over the fake kernel: what they do, and what is left when they end.
 
 use std::cell::RefCell;
+use std::sync::mpsc::channel;
 
 use hostloop_fake_kernel::{Model, Stamps};
 use rstest::rstest;
@@ -36,6 +37,19 @@ fn before_effect(name: &'static str, act: impl FnOnce() + 'static) {
         Ok(())
     });
     MEANWHILE.set(Some((name, Box::new(act))));
+}
+
+/// Begins a fault. Returns what the record has of it before the next effect of this name.
+fn recorded_before(effect: &'static str, rig: &Rig, id: VolumeId, annotation: &str) -> FaultRecord {
+    let (pools, handle) = (Arc::clone(&rig.node.pools), VolumeHandle::Id(id));
+    let (tell, recorded) = channel();
+    before_effect(effect, move || {
+        let record = pools.volume(&handle).unwrap();
+        tell.send(record.fault.clone().unwrap()).unwrap();
+    });
+    assert_eq!(state(rig, id, Some(annotation)), FaultState::Active);
+    assert!(!rig.record(id).fault.clone().unwrap().under_way);
+    *recorded.try_recv().expect("the effect")
 }
 
 /// Reconciles a volume with an annotation.
@@ -245,14 +259,8 @@ fn a_power_cut_that_was_not_recorded_is_not_repeated_by_a_staging(
     #[case] cut: &'static str,
 ) {
     let (rig, id) = staged(fs);
-    let (pools, handle) = (Arc::clone(&rig.node.pools), VolumeHandle::Id(id));
-    before_effect(cut, move || {
-        let fault = pools.volume(&handle).unwrap().fault.clone().unwrap();
-        assert!(fault.under_way && !fault.over);
-    });
-    assert_eq!(state(&rig, id, Some("powercut")), FaultState::Active);
-    assert!(MEANWHILE.with_borrow(Option::is_none), "it was looked at");
-    assert!(!rig.record(id).fault.clone().unwrap().under_way);
+    let before = recorded_before(cut, &rig, id, "powercut");
+    assert!(before.under_way && !before.over);
     rig.update(id, |record| {
         let fault = record.fault.as_mut().unwrap();
         (fault.over, fault.under_way) = (false, true);

@@ -22,7 +22,10 @@ struct Rig {
 
 impl Rig {
     fn new(is_enabled: bool) -> Rig {
-        let site = Site::fake(&["a", "b"]);
+        Rig::of(Site::fake(&["a", "b"]), is_enabled)
+    }
+
+    fn of(site: Site, is_enabled: bool) -> Rig {
         let faults = Arc::new(PoolFaults::new(site.pools().clone(), is_enabled));
         Rig { faults, site }
     }
@@ -147,11 +150,7 @@ fn a_pool_with_other_files_by_now_is_refused_in_the_same_words() {
     let mut site: Site = Site::new(&["a=DIR/a,image=300Mi"]);
     site.open();
     std::fs::write(site.pool().root().join("theirs"), "data").unwrap();
-    let faults = PoolFaults::new(site.pools().clone(), true);
-    let rig = Rig {
-        faults: Arc::new(faults),
-        site,
-    };
+    let rig = Rig::of(site, true);
     let refused = rig.ask(Some("full")).unwrap();
     assert_eq!(refused.state, PoolFaultState::Refused);
     let why = PoolObstacle::Shared.to_string();
@@ -295,7 +294,7 @@ fn a_pool_with_a_frozen_volume_is_neither_missing_nor_hanging() {
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
     let refused = pools.hold_up(0, PATIENCE);
     assert!(matches!(refused, Err(Error::Refused(_))), "{refused:?}");
-    pools.check_reach(id.pool()).unwrap();
+    pools.check_answers(id.pool()).unwrap();
 }
 
 /// The fault of the claim could not end meanwhile, and such a disk blocks sync(2) of the node, too.

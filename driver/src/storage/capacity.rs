@@ -10,7 +10,7 @@ use std::collections::HashMap;
 
 use uuid::Uuid;
 
-use super::{PoolOptions, Provisioning, Reserve};
+use super::{PoolOptions, Provisioning, Reserve, SnapshotRecord, VolumeRecord};
 use crate::kernel::{FsUsage, whole_blocks};
 
 #[cfg(test)]
@@ -189,6 +189,33 @@ pub(super) struct Image {
     pub(super) is_kept_base: bool,
 }
 
+impl Image {
+    pub(super) fn of_volume(record: &VolumeRecord, allocated: u64) -> Image {
+        Image {
+            id: record.id.uuid(),
+            eldest: record.eldest(),
+            allocated,
+            is_kept_base: false,
+        }
+    }
+
+    pub(super) fn of_snapshot(record: &SnapshotRecord, allocated: u64) -> Image {
+        Image {
+            id: record.id.uuid(),
+            eldest: Some(record.eldest()),
+            allocated,
+            is_kept_base: false,
+        }
+    }
+
+    pub(super) fn of_kept_base(record: &SnapshotRecord, allocated: u64) -> Image {
+        Image {
+            is_kept_base: true,
+            ..Image::of_snapshot(record, allocated)
+        }
+    }
+}
+
 /// Space that these images hold together at least. With reflinks, every image counts its shared
 /// blocks in full, so only the largest image of each family (an image, its snapshots, their
 /// clones…) counts. Once the images differ, that is less than they hold; promising too little is
@@ -207,11 +234,12 @@ pub(super) fn held(images: &[Image], share: bool) -> u64 {
     families.values().sum()
 }
 
-/// Space that does not count as [`held`] without the deleted snapshots that keep their images.
-pub(super) fn held_by_kept_bases(images: &[Image], share: bool) -> u64 {
+/// Space that does not count as [`held`] without the deleted snapshots that keep their images, if images
+/// share blocks.
+pub(super) fn held_by_kept_bases(images: &[Image]) -> u64 {
     let mut others = images.to_vec();
     others.retain(|image| !image.is_kept_base);
-    held(images, share).saturating_sub(held(&others, share))
+    held(images, true).saturating_sub(held(&others, true))
 }
 
 /// The eldest known one of an image's family, even if its own image is gone. All that lie between

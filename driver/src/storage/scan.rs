@@ -144,28 +144,14 @@ impl Contents {
     pub fn held_bytes(&self) -> u64 {
         let volumes = self.volumes.iter().filter_map(|volume| {
             let record = volume.record.as_ref().ok()?;
-            Some(Image {
-                id: record.id.uuid(),
-                eldest: record.eldest(),
-                allocated: volume.image?.allocated,
-                is_kept_base: false,
-            })
+            Some(Image::of_volume(record, volume.image?.allocated))
         });
         let snapshots = self.snapshots.iter().filter_map(|snapshot| {
             let record = snapshot.record.as_ref().ok()?;
-            Some(Image {
-                id: record.id.uuid(),
-                eldest: Some(record.eldest()),
-                allocated: snapshot.image?.allocated,
-                is_kept_base: false,
-            })
+            Some(Image::of_snapshot(record, snapshot.image?.allocated))
         });
-        let bases = self.bases.iter().map(|base| Image {
-            id: base.id.uuid(),
-            eldest: Some(base.eldest()),
-            allocated: base.allocated_bytes,
-            is_kept_base: true,
-        });
+        let bases = self.bases.iter();
+        let bases = bases.map(|base| Image::of_kept_base(base, base.allocated_bytes));
         let images: Vec<Image> = volumes.chain(snapshots).chain(bases).collect();
         capacity::held(&images, self.reflinks != Some(false))
     }

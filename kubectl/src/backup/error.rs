@@ -64,7 +64,7 @@ pub enum ServiceError {
     Api(#[from] ApiError),
     #[error(
         "the driver does not serve changed blocks here: there is no SnapshotMetadataService {0}; install \
-         it with --snapshot-metadata, or if it is, look into the controller's log"
+         it with --snapshot-metadata. If that is done, the controller's log says why there is none"
     )]
     NoService(String),
     #[error(

@@ -77,7 +77,10 @@ type Messages = BoxStream<'static, Result<(i64, Vec<BlockMetadata>), Status>>;
 impl Asker<'_> {
     /// Waits until the driver's SnapshotMetadataService is there. The controller writes it, and an
     /// installation may end before that.
-    pub(super) async fn published(&self, progress: &mut ProgressLine) -> Result<(), ServiceError> {
+    pub(super) async fn until_published(
+        &self,
+        progress: &mut ProgressLine,
+    ) -> Result<(), ServiceError> {
         let began = Instant::now();
         let longest = self.patience.min(PUBLICATION);
         loop {

@@ -434,7 +434,7 @@ impl Machine {
 /// How often the controllers of nodes look for room that others took or freed, and at their storage. If
 /// they do it seldom, that is half of the time for which they may publish too much.
 fn poll(history: &History) -> &'static str {
-    if history.options.contains(&ClusterOption::RareCapacityPolls) {
+    if history.options.contains(&ClusterOption::RarePolls) {
         "150s"
     } else {
         "60s"

@@ -131,14 +131,8 @@ fn a_file_without_a_name_is_made_again() {
 #[rstest]
 fn a_file_with_a_part_of_the_room_gets_the_rest(#[values(false, true)] in_parts: bool) {
     let (rig, id, file) = staged_with_file();
-    let (pools, handle) = (Arc::clone(&rig.node.pools), VolumeHandle::Id(id));
-    before_effect("file.link", move || {
-        let fault = pools.volume(&handle).unwrap().fault.clone().unwrap();
-        assert!(fault.under_way && fault.file.is_some());
-    });
-    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
-    assert!(MEANWHILE.with_borrow(Option::is_none), "it was looked at");
-    assert!(!rig.record(id).fault.clone().unwrap().under_way);
+    let before = recorded_before("file.link", &rig, id, "full");
+    assert!(before.under_way && before.file.is_some());
     let open = std::fs::File::options().write(true).open(&file).unwrap();
     open.set_len(4 * MI).unwrap();
     rig.update(id, |record| record.fault.as_mut().unwrap().under_way = true);

@@ -18,6 +18,7 @@ use crate::diagnose::pool::SparseFile;
 use crate::kernel::{self, FsUsage, Kernel, file};
 use crate::storage::capacity::{self, Capacity, Image, SpaceRequest, SpaceUsage};
 use crate::storage::file_names::EntryKind;
+use crate::storage::image_stat::ImageStat;
 use crate::storage::layers::{self, Layer};
 use crate::storage::layout::open_dir;
 use crate::storage::{PoolKind, Provisioning, Result, scan};
@@ -259,7 +260,7 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
     let held = match holds {
         Holds::More => 0,
         Holds::Image(image) => file::allocated_bytes(image)?.saturating_sub(space.overhead),
-        Holds::Files if pool.kind != PoolKind::Directory => used_by_images(pool, space, usage),
+        Holds::Files if !pool.counts_families() => used_by_images(pool, space, usage),
         Holds::Files => {
             let images = pool.images()?;
             if pool.is_alone_now()? {
@@ -418,7 +419,7 @@ impl Pool {
 
     /// True if the pool's filesystem holds nothing else at this moment, too.
     fn is_alone_now(&self) -> Result<bool> {
-        Ok(self.is_alone() && (self.kind != PoolKind::Directory || nothing_else_in(self)?))
+        Ok(self.is_alone() && (!self.counts_families() || nothing_else_in(self)?))
     }
 
     /// Bytes that do not count as held without the deleted snapshots that keep their images, to
@@ -428,7 +429,7 @@ impl Pool {
             // They hold what is promised to them, or their part of what the filesystem uses.
             Ok(promised)
         } else {
-            Ok(capacity::held_by_kept_bases(&self.images()?, true))
+            Ok(capacity::held_by_kept_bases(&self.images()?))
         }
     }
 
@@ -450,41 +451,38 @@ impl Pool {
         self.index.read().promised().saturating_add(promise)
     }
 
-    /// All images with their allocated space and their sources.
+    /// All images with their allocated space and their families.
     fn images(&self) -> Result<Vec<Image>> {
-        let mut images = Vec::new();
-        let bases: Vec<_> = self.index.read().bases().cloned().collect();
-        {
+        let (volumes, snapshots, bases): (Vec<_>, Vec<_>, Vec<_>) = {
             let index = self.index.read();
-            for volume in index.volumes.all() {
-                let (entry, eldest) = (volume.id.to_string(), volume.eldest());
-                images.push((EntryKind::Volumes, entry, volume.id.uuid(), eldest));
-            }
-            for snapshot in index.snapshots.all() {
-                let (entry, eldest) = (snapshot.id.to_string(), Some(snapshot.eldest()));
-                images.push((EntryKind::Snapshots, entry, snapshot.id.uuid(), eldest));
-            }
+            (
+                index.volumes.all().cloned().collect(),
+                index.snapshots.all().cloned().collect(),
+                index.bases().cloned().collect(),
+            )
+        };
+        let mut images = Vec::with_capacity(volumes.len() + snapshots.len() + bases.len());
+        for volume in &volumes {
+            let entry = volume.id.to_string();
+            let stat = self.layout.stat_image(EntryKind::Volumes, &entry)?;
+            images.push(Image::of_volume(volume, allocated_in(stat)));
         }
-        let held = images.into_iter().map(|(kind, entry, id, eldest)| {
-            let stat = self.layout.stat_image(kind, &entry)?;
-            Ok(Image {
-                id,
-                eldest,
-                allocated: stat.map_or(0, |stat| stat.allocated),
-                is_kept_base: false,
-            })
-        });
-        let kept = bases.into_iter().map(|base| {
+        for snapshot in &snapshots {
+            let entry = snapshot.id.to_string();
+            let stat = self.layout.stat_image(EntryKind::Snapshots, &entry)?;
+            images.push(Image::of_snapshot(snapshot, allocated_in(stat)));
+        }
+        for base in &bases {
             let stat = self.layout.stat_kept(base.id)?;
-            Ok(Image {
-                id: base.id.uuid(),
-                eldest: Some(base.eldest()),
-                allocated: stat.map_or(0, |stat| stat.allocated),
-                is_kept_base: true,
-            })
-        });
-        held.chain(kept).collect()
+            images.push(Image::of_kept_base(base, allocated_in(stat)));
+        }
+        Ok(images)
     }
+}
+
+/// An image that has gone meanwhile has nothing.
+fn allocated_in(stat: Option<ImageStat>) -> u64 {
+    stat.map_or(0, |stat| stat.allocated)
 }
 
 #[cfg(test)]

@@ -117,9 +117,9 @@ impl Pools {
         }
     }
 
-    /// Fails if a fault of the pool lets it be missing or hang. A fault of a claim that has recorded
-    /// its freeze asks for this: the freeze could not end meanwhile.
-    pub fn check_reach(&self, id: PoolId) -> Result<()> {
+    /// Fails while the pool is missing, or hangs by a fault. A fault of a claim that has recorded its
+    /// freeze asks for this: the freeze could not end meanwhile.
+    pub fn check_answers(&self, id: PoolId) -> Result<()> {
         let pool = self.with_id(id)?;
         if pool.layout.gate.is_closed() {
             return Err(Error::Unavailable {
@@ -138,13 +138,14 @@ impl Pools {
 }
 
 /// Fails if the fault of a claim has frozen a volume in the pool. Such a fault records its freeze, and
-/// then looks for the pool ([`Pools::check_reach`]): one of the two sees the other.
+/// then looks for the pool ([`Pools::check_answers`]): one of the two sees the other.
 fn refuse_frozen(pool: &Pool) -> Result<()> {
-    frozen_in(pool).map_or(Ok(()), |frozen| {
-        Err(Error::Refused(format!(
-            "the fault of its claim freezes volume {frozen} at this moment: clear that fault first"
-        )))
-    })
+    let Some(frozen) = frozen_in(pool) else {
+        return Ok(());
+    };
+    Err(Error::Refused(format!(
+        "the fault of its claim freezes volume {frozen} at this moment: clear that fault first"
+    )))
 }
 
 fn frozen_in(pool: &Pool) -> Option<VolumeId> {

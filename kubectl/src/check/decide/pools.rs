@@ -35,16 +35,12 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     let mut lines = unreported(&facts.machines, "Pools", |machine| {
         machine.pools.as_ref().err()
     });
-    let mut pools: Vec<CheckedPool<'_>> = facts
+    let is_by_defaults = promise::is_by_defaults(facts);
+    let pools: Vec<CheckedPool<'_>> = facts
         .machines
         .iter()
-        .flat_map(|(n, m)| of_node(n, m))
+        .flat_map(|(n, m)| of_node(n, m, is_by_defaults))
         .collect();
-    if promise::is_by_defaults(facts) {
-        for pool in &mut pools {
-            pool.promisable = promise::promisable(pool.report);
-        }
-    }
     let (open, missing): (Vec<_>, Vec<_>) =
         pools.iter().partition(|pool| pool.report.state == "open");
     lines.extend(missing.into_iter().map(not_open));
@@ -58,7 +54,7 @@ pub(super) fn lines(facts: &Facts) -> Vec<Line> {
     lines
 }
 
-fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<CheckedPool<'a>> {
+fn of_node<'a>(node: &'a str, machine: &'a Machine, is_by_defaults: bool) -> Vec<CheckedPool<'a>> {
     let tested = machine.report.iter().flat_map(|report| &report.direct_io);
     let tested: Vec<_> = tested.collect();
     let pools = machine.pools.iter().flatten().map(|report| CheckedPool {
@@ -68,7 +64,7 @@ fn of_node<'a>(node: &'a str, machine: &'a Machine) -> Vec<CheckedPool<'a>> {
             .iter()
             .find(|test| report.root.as_ref() == Some(&test.root))
             .and_then(|test| test.missing.as_deref()),
-        promisable: None,
+        promisable: promise::promisable(report).filter(|_| is_by_defaults),
     });
     pools.collect()
 }

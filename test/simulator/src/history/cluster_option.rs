@@ -20,7 +20,7 @@ pub(crate) enum ClusterOption {
     /// Nodes look seldom for room that others took or freed, and at their storage:
     /// `--capacity-poll-interval` and `--monitor-interval`. Otherwise these looks are most of the calls
     /// of a cluster at rest.
-    RareCapacityPolls,
+    RarePolls,
 }
 
 impl ClusterOption {
@@ -29,7 +29,7 @@ impl ClusterOption {
         ClusterOption::VolumeHealth,
         ClusterOption::AcceptedParameters,
         ClusterOption::Reflinks,
-        ClusterOption::RareCapacityPolls,
+        ClusterOption::RarePolls,
     ];
 
     /// The options of a seed.
@@ -46,7 +46,7 @@ impl ClusterOption {
             ClusterOption::NodeWatcher | ClusterOption::VolumeHealth => 50,
             ClusterOption::AcceptedParameters => 33,
             ClusterOption::Reflinks => 40,
-            ClusterOption::RareCapacityPolls => 75,
+            ClusterOption::RarePolls => 75,
         }
     }
 
@@ -57,7 +57,7 @@ impl ClusterOption {
             ClusterOption::VolumeHealth => "the status of claims has the health of volumes",
             ClusterOption::AcceptedParameters => "drivers accept some mutable parameters alone",
             ClusterOption::Reflinks => "files of the pools can share blocks",
-            ClusterOption::RareCapacityPolls => {
+            ClusterOption::RarePolls => {
                 "nodes look seldom for room that others took or freed, and at their storage"
             }
         }

@@ -38,53 +38,23 @@ impl Model for Binder {
     const PERIOD: Duration = Duration::from_secs(15);
 
     fn decide(&mut self, view: &View, _: Instant) -> Vec<Step> {
-        let mut all = self.steps_of_volumes(view);
-        all.extend(self.steps_of_claims(view));
+        let mut all = self.volumes.steps(view, VOLUMES, CLAIMS, |volume| {
+            let reference = &volume["spec"]["claimRef"];
+            let claim = key(text(reference, "/namespace"), text(reference, "/name"));
+            (volume_steps(view, volume), Some(claim))
+        });
+        all.extend(self.claims.steps(view, CLAIMS, VOLUMES, |claim| {
+            let mut steps = claim_steps(view, claim);
+            steps.extend(expansion(claim));
+            // What becomes of a claim that is not bound depends on more than one volume.
+            let is_bound = annotation(claim, COMPLETED).is_some();
+            let volume = is_bound.then(|| key("", text(claim, "/spec/volumeName")));
+            (steps, volume)
+        }));
         // One volume may suit two claims: only the first of them binds it, and the second looks
         // again.
         let mut taken = BTreeSet::new();
         all.retain(|step| step.method == "POST" || taken.insert(step.path.clone()));
-        all
-    }
-}
-
-impl Binder {
-    fn steps_of_volumes(&mut self, view: &View) -> Vec<Step> {
-        let mut all = Vec::new();
-        for (at, entry) in view.entries(VOLUMES) {
-            if self.volumes.has(at, entry, view, CLAIMS) {
-                continue;
-            }
-            let volume = &entry.object;
-            let steps = volume_steps(view, volume);
-            if steps.is_empty() {
-                let reference = &volume["spec"]["claimRef"];
-                let claim = key(text(reference, "/namespace"), text(reference, "/name"));
-                let arrival = view.arrival(CLAIMS, &claim);
-                self.volumes.note(at, entry, claim, arrival);
-            }
-            all.extend(steps);
-        }
-        all
-    }
-
-    fn steps_of_claims(&mut self, view: &View) -> Vec<Step> {
-        let mut all = Vec::new();
-        for (at, entry) in view.entries(CLAIMS) {
-            if self.claims.has(at, entry, view, VOLUMES) {
-                continue;
-            }
-            let claim = &entry.object;
-            let mut steps = claim_steps(view, claim);
-            steps.extend(expansion(claim));
-            // What becomes of a claim that is not bound depends on more than one volume.
-            if steps.is_empty() && annotation(claim, COMPLETED).is_some() {
-                let volume = key("", text(claim, "/spec/volumeName"));
-                let arrival = view.arrival(VOLUMES, &volume);
-                self.claims.note(at, entry, volume, arrival);
-            }
-            all.extend(steps);
-        }
         all
     }
 }

@@ -3,7 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use super::view::{Entry, View};
+use serde_json::Value;
+
+use super::view::{Entry, Step, View};
 
 /// The objects of one kind for which there was nothing to do, by key. What there is to do for each
 /// depends on it and on one object of another kind alone.
@@ -20,9 +22,36 @@ struct Pair {
 }
 
 impl Settled {
+    /// What there is to do for the objects of a kind (by plural) that are not settled. `of_one` says
+    /// what there is to do for one of them, and the key of the other object, of the kind `others`. One
+    /// without such a key is never settled.
+    pub(super) fn steps(
+        &mut self,
+        view: &View,
+        kind: &str,
+        others: &str,
+        of_one: impl Fn(&Value) -> (Vec<Step>, Option<String>),
+    ) -> Vec<Step> {
+        let mut all = Vec::new();
+        for (key, entry) in view.entries(kind) {
+            if self.has(key, entry, view, others) {
+                continue;
+            }
+            let (steps, other) = of_one(&entry.object);
+            if steps.is_empty()
+                && let Some(other) = other
+            {
+                let arrival = view.arrival(others, &other);
+                self.note(key, entry, other, arrival);
+            }
+            all.extend(steps);
+        }
+        all
+    }
+
     /// True if neither the object with this key has changed since there was nothing to do, nor the
     /// other one, of this kind (by plural).
-    pub(super) fn has(&self, key: &str, entry: &Entry, view: &View, others: &str) -> bool {
+    fn has(&self, key: &str, entry: &Entry, view: &View, others: &str) -> bool {
         self.0.get(key).is_some_and(|pair| {
             pair.arrival == entry.arrival && pair.other_arrival == view.arrival(others, &pair.other)
         })
@@ -30,13 +59,7 @@ impl Settled {
 
     /// Notes that there is nothing to do for the object with this key, beside the other one with its
     /// key and arrival.
-    pub(super) fn note(
-        &mut self,
-        key: &str,
-        entry: &Entry,
-        other: String,
-        other_arrival: Option<u64>,
-    ) {
+    fn note(&mut self, key: &str, entry: &Entry, other: String, other_arrival: Option<u64>) {
         let pair = Pair {
             arrival: entry.arrival,
             other,
@@ -54,7 +77,7 @@ impl Settled {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

@@ -319,9 +319,10 @@ mod tests {
     use super::*;
     use crate::cluster::DRIVER;
     use crate::model::view::PROVISIONED_BY;
+    use crate::oracle::content_kinds::SNAPSHOTS;
 
     /// The snapshot-controller's annotation of a content: its VolumeSnapshot is being deleted.
-    const BEING_DELETED: &str = "snapshot.storage.kubernetes.io/volumesnapshot-being-deleted";
+    const BEING_DELETED: &str = SNAPSHOTS.being_deleted;
     /// A VolumeSnapshot that is not being deleted, and one that is.
     const LIVES: Option<bool> = Some(false);
     const DELETED: Option<bool> = Some(true);

@@ -119,8 +119,9 @@ pub(crate) fn with_faults_allowed(runtime: &Runtime) -> Vec<Figure> {
         (id, at)
     });
     let driver = start(true);
-    let [a, b, c, d] = &volumes;
-    let pairs = [(&*b.1, &*a.1), (&*c.1, &*d.1)];
+    let [first_without, first_with, second_with, second_without] =
+        volumes.each_ref().map(|(_, at)| at.as_path());
+    let pairs = [(first_with, first_without), (second_with, second_without)];
     let figures = JOBS
         .iter()
         .map(|job| compare("with --enable-faults", job, &pairs, 0.98))

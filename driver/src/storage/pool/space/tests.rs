@@ -7,6 +7,13 @@ use crate::storage::scan::Contents;
 use crate::storage::{Error, NewVolume, Source};
 use crate::testkit::{Site, new};
 
+fn new_from(source: Source, name: &str) -> NewVolume {
+    NewVolume {
+        source: Some(source),
+        ..new(name)
+    }
+}
+
 /// Two pools share a filesystem with other users, so figures are compared with a wide margin.
 #[test]
 fn two_pools_on_one_filesystem_promise_it_once() {
@@ -48,20 +55,12 @@ fn a_family_counts_once_without_the_snapshots_between() {
     let mut last = volume;
     for name in ["two", "three"] {
         let snapshot = site.snapshot(&last, name);
-        let restored = NewVolume {
-            source: Some(Source::Snapshot(snapshot.id)),
-            ..new(name)
-        };
-        let restored = site.create(restored);
+        let restored = site.create(new_from(Source::Snapshot(snapshot.id), name));
         site.pools().delete_snapshot(&snapshot.id).unwrap();
         assert_eq!(held(&site), of_one, "{name}");
         last = restored;
     }
-    let clone = NewVolume {
-        source: Some(Source::Volume(last.id)),
-        ..new("clone")
-    };
-    site.create(clone);
+    site.create(new_from(Source::Volume(last.id), "clone"));
     site.pools().delete_volume(&last.id).unwrap();
     assert_eq!(held(&site), of_one);
     site.close();
@@ -86,15 +85,8 @@ fn copies_from_another_pool_are_families_of_their_own() {
     let image = site.pools().open_image(&volume, true).unwrap();
     image.write_all_at(&vec![1; 1 << 20], 0).unwrap();
     image.sync_all().unwrap();
-    let copy = |name: &str| {
-        let source = Some(Source::Volume(volume.id));
-        let copy = NewVolume {
-            source,
-            ..new(name)
-        };
-        site.create_in("b", copy)
-    };
-    let (two, _three) = (copy("two"), copy("three"));
+    let [two, _three] =
+        ["two", "three"].map(|name| site.create_in("b", new_from(Source::Volume(volume.id), name)));
     let images = || site.named("b").images().unwrap();
     let both = allocated(&images());
     assert!(both >= 2 << 20, "{both}");
@@ -117,26 +109,20 @@ fn only_copies_of_copies_that_count_by_family_record_an_ancestor(
     let mut site: Site = Site::new(&[pool]);
     site.kernel.set_reflinks(reflinks);
     site.open();
-    let copy = |source, name: &str| {
-        let source = Some(source);
-        site.create(NewVolume {
-            source,
-            ..new(name)
-        })
-    };
     let volume = site.make("one");
     let snapshot = site.snapshot(&volume, "two");
-    let clone = copy(Source::Volume(volume.id), "three");
+    let clone = site.create(new_from(Source::Volume(volume.id), "three"));
     assert_eq!(snapshot.ancestor, None);
     assert_eq!(clone.ancestor, None);
     let expected = recorded.then(|| Box::new(volume.id.uuid()));
-    let restored = copy(Source::Snapshot(snapshot.id), "four");
+    let restored = site.create(new_from(Source::Snapshot(snapshot.id), "four"));
     assert_eq!(restored.ancestor, expected);
     for copied in [clone, restored] {
         let name = copied.name.to_string();
         let snapshot = site.snapshot(&copied, &format!("of-{name}"));
         assert_eq!(snapshot.ancestor, expected, "{name}");
-        let clone = copy(Source::Volume(copied.id), &format!("from-{name}"));
+        let clone = new_from(Source::Volume(copied.id), &format!("from-{name}"));
+        let clone = site.create(clone);
         assert_eq!(clone.ancestor, expected, "{name}");
     }
 }
