@@ -82,7 +82,9 @@ pub(super) fn remove(target: &Target<'_>) -> Result<(), FaultError> {
         file::set_len(&own, 0)?;
         file::remove(root.as_fd(), FILLER)?;
     }
-    Ok(())
+    // The record forgets the file next. A power cut must not bring it back then, also if an earlier try
+    // has removed it.
+    Ok(file::sync_dir(root.as_fd())?)
 }
 
 /// Opens the file, if it is the one in the record, and has nothing that users have written. They may

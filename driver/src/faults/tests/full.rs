@@ -192,3 +192,27 @@ fn a_read_only_filesystem_is_neither_filled_nor_emptied() {
     assert_eq!(refused.state, FaultState::Refused);
     assert!(refused.message.contains("read-only"), "{}", refused.message);
 }
+
+/// Otherwise a power cut brings the file back, and no record knows it.
+#[test]
+fn a_file_stays_removed_before_the_record_forgets_it() {
+    let (rig, id, file) = staged_with_file();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    let entry = rig.root().join("pool/volumes").join(id.to_string());
+    let record = entry.join(".volume.json.new");
+    let (tell, seen) = channel();
+    let removed = file.clone();
+    before_effect("file.unlink", move || {
+        before_effect("file.sync", move || {
+            tell.send((removed.exists(), record.exists())).unwrap();
+        });
+    });
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    let synced = seen.try_recv().expect("a sync");
+    assert_eq!(
+        synced,
+        (false, false),
+        "of the directory, not of the record"
+    );
+    assert!(!file.exists());
+}
