@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::target::Target;
 use super::{EndsLater, FaultError, Obstacle};
-use crate::kernel::{self, file};
+use crate::kernel::{self, BLOCK_SIZE, file};
 use crate::storage::free_room::{self, FILLER};
 
 pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
@@ -124,6 +124,7 @@ fn metadata(file: &File) -> Result<Metadata, FaultError> {
     Ok(metadata.map_err(|e| kernel::Error::io("fstat", FILLER, e))?)
 }
 
+/// Gives the file all free room, and at least a length.
 fn take_free_room(target: &Target<'_>, file: &File) -> Result<(), FaultError> {
     let kernel = target.kernel();
     let at = target.mount().map(|mount| mount.mount_point.to_path_buf());
@@ -131,5 +132,10 @@ fn take_free_room(target: &Target<'_>, file: &File) -> Result<(), FaultError> {
         Some(at) => kernel.usage(&at)?.free_bytes,
         None => 0,
     };
-    Ok(free_room::take(kernel, file, free)?)
+    free_room::take(kernel, file, free)?;
+    if file::length(file)? == 0 {
+        // There was no room. An empty file would take what users free later.
+        file::set_len(file, BLOCK_SIZE.into())?;
+    }
+    Ok(())
 }

@@ -1,9 +1,11 @@
 //! The fault `full`: a file takes the room of a filesystem.
 
+use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::time::SystemTime;
 
 use super::*;
+use crate::kernel;
 
 /// A rig with a volume that is staged at "a", and the path of the file that would fill it.
 fn staged_with_file() -> (Rig, VolumeId, PathBuf) {
@@ -146,6 +148,21 @@ fn a_file_with_a_part_of_the_room_gets_the_rest(#[values(false, true)] in_parts:
         assert_eq!(open.metadata().unwrap().len(), 20 * MI);
         assert!(!rig.record(id).fault.clone().unwrap().under_way);
     }
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert!(!file.exists());
+}
+
+/// What users free in a filesystem that was full already stays free, too.
+#[test]
+fn a_full_filesystem_is_not_filled_again() {
+    let (rig, id, file) = staged_with_file();
+    rig.kernel.hook("allocate", |path| {
+        Err(kernel::Error::errno("fallocate", path, libc::ENOSPC))
+    });
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    rig.kernel.behave();
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    assert_eq!(file.metadata().unwrap().blocks(), 0);
     assert_eq!(state(&rig, id, None), FaultState::Healed);
     assert!(!file.exists());
 }
