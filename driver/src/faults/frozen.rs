@@ -1,13 +1,25 @@
 //! `frozen`: writes wait. The freeze is recorded like that of a copy, so a restart of the driver, an
 //! unstaging, a growth and a copy of the volume thaw it; the next look freezes it again.
 
+use std::time::{Duration, Instant};
+
 use hostloop_controllers::api::claim_fault::FaultKind;
 
 use super::target::Target;
 use super::{FaultError, Obstacle, fault_disk};
-use crate::kernel::Freeze;
+use crate::kernel::under_way::UnderWayGuard;
+use crate::kernel::{FileId, Freeze};
 use crate::record::{FreezeIntent, now_ns};
 use crate::storage::freeze as storage_freeze;
+
+/// How long the end of the process waits for another freeze or thaw of a volume.
+const TURN: Duration = Duration::from_millis(500);
+
+/// How often it looks.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// While it exists, this process freezes and thaws the volume for its owner alone.
+type FreezeTurn = Vec<UnderWayGuard<'static, (FileId, u32)>>;
 
 pub(super) fn obstacle(target: &Target<'_>, _kind: FaultKind) -> Option<Obstacle> {
     if target.fs().is_none() {
@@ -25,10 +37,12 @@ fn nearly_full(target: &Target<'_>) -> Option<Obstacle> {
 
 pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
+    let id = target.record.id;
+    // The end of the process would otherwise thaw just before the freeze, and forget that it is coming.
+    let _turn = take_turn(target).ok_or_else(|| storage_freeze::hanging(id))?;
     // The freeze writes back first, so a fault disk has no limits as long as the fault lasts.
     fault_disk::set(target)?;
-    let id = target.record.id;
-    let is_recorded = target.record.freeze.is_some();
+    let is_recorded = target.pools.volume(&target.handle())?.freeze.is_some();
     if !is_recorded {
         // A copy has thawed it, or it was staged again, and the pool may have filled meanwhile.
         if let Some(why) = nearly_full(target) {
@@ -73,16 +87,38 @@ pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
 /// Thaws before the process ends, beside calls under way.
 pub(super) fn thaw_at_end(target: &Target<'_>) -> Result<(), FaultError> {
     let record = &target.record;
-    match storage_freeze::thaw_unless_copied(target.kernel(), record, &target.identity)? {
-        Some(true) => forget(target)?,
-        Some(false) => {}
-        None => tracing::warn!(
+    let turn = wait_for_turn(target);
+    if turn.is_none() {
+        tracing::warn!(
             volume = %record.id,
-            "a copy has frozen the filesystem of a volume with the fault frozen. If it does not end, \
-             the next start thaws it"
-        ),
+            "the filesystem of a volume with the fault frozen is being frozen, by the fault or by a copy. \
+             If it stays frozen, the next start thaws it"
+        );
+    } else if storage_freeze::thaw_volume(target.kernel(), record, &target.identity)? {
+        // Before the turn ends: a copy may record a freeze of its own next.
+        forget(target)?;
     }
     fault_disk::clear(target)
+}
+
+/// Waits a little for the turn to thaw: a thaw amid a copy would make it one of several points in time.
+fn wait_for_turn(target: &Target<'_>) -> Option<FreezeTurn> {
+    let end = Instant::now() + TURN;
+    loop {
+        let turn = take_turn(target);
+        if turn.is_some() || Instant::now() >= end {
+            return turn;
+        }
+        std::thread::sleep(LOOK);
+    }
+}
+
+/// Takes the turn to freeze or thaw a volume. `None` while a copy, or another caller, has it.
+fn take_turn(target: &Target<'_>) -> Option<FreezeTurn> {
+    let image = target.identity.image();
+    let devices = target.state.own();
+    let devices = devices.filter_map(|device| Some((image?, device.minor)));
+    devices.map(storage_freeze::keep_off).collect()
 }
 
 fn forget(target: &Target<'_>) -> Result<(), FaultError> {

@@ -18,7 +18,9 @@ mod frozen_set;
 mod tests;
 
 use freeze_plan::FreezeStep;
+pub(crate) use freeze_thread::keep_off;
 use frozen_set::FrozenSet;
+pub(crate) use frozen_set::hanging;
 
 /// A volume to copy at one point in time.
 #[derive(Clone, Copy, Debug)]
@@ -275,25 +277,6 @@ pub(crate) fn thaw_volume(
     };
     kernel.thaw(&kernel.open_mount(mount)?)?;
     Ok(true)
-}
-
-/// Like [`thaw_volume`], beside calls under way. Does nothing, and returns `None`, while a copy has a
-/// freeze of its own: it would be of several points in time.
-pub(crate) fn thaw_unless_copied(
-    kernel: &dyn Kernel,
-    record: &VolumeRecord,
-    identity: &VolumeIdentity,
-) -> Result<Option<bool>> {
-    let mut guards = Vec::new();
-    if let Some(image) = identity.image() {
-        for device in kernel::loops_holding(kernel, image, &record.id.to_string())? {
-            let Some(guard) = freeze_thread::keep_off((image, device.minor)) else {
-                return Ok(None);
-            };
-            guards.push(guard);
-        }
-    }
-    thaw_volume(kernel, record, identity).map(Some)
 }
 
 /// Thaws an unmounted filesystem; false if the device has none.

@@ -1,5 +1,7 @@
 //! The fault `frozen`: a filesystem is frozen until the fault ends, or something must not wait for it.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use hostloop_fault_disk::limits::Limits;
 use parking_lot::Mutex;
 
@@ -62,6 +64,66 @@ fn a_process_that_ends_leaves_a_copy_its_freeze() {
     assert_eq!(*meanwhile.lock(), Some((true, Vec::new())));
     // The hook has the pools.
     rig.kernel.behave();
+    assert_eq!(rig.record(id).freeze, None);
+}
+
+/// The freeze may wait for a disk until after the end. The next start has to know of it.
+#[test]
+fn a_freeze_that_outlasts_the_process_stays_recorded() {
+    let (rig, id) = staged(FsType::Ext4);
+    let minor = rig.device(id).minor;
+    let pools = Arc::clone(&rig.node.pools);
+    rig.kernel.hook("freeze", move |_| {
+        unblock(&pools, pools.faulty_volumes().remove(0));
+        Ok(())
+    });
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    // The hook has the pools.
+    rig.kernel.behave();
+    assert!(rig.kernel.is_frozen(minor));
+    assert!(rig.record(id).freeze.is_some());
+    let rig = rig.restarted();
+    assert!(!rig.kernel.is_frozen(minor));
+    assert_eq!(rig.record(id).freeze, None);
+}
+
+/// The end of the process may thaw right before the next look freezes.
+#[test]
+fn a_freeze_after_the_thaw_at_the_end_is_recorded_again() {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    let pools = Arc::clone(&rig.node.pools);
+    let is_first = AtomicBool::new(true);
+    rig.kernel.shared_hook("mounts", move |_| {
+        if is_first.swap(false, Ordering::SeqCst) {
+            unblock(&pools, pools.faulty_volumes().remove(0));
+        }
+        Ok(())
+    });
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    // The hook has the pools.
+    rig.kernel.behave();
+    assert!(rig.kernel.is_frozen(rig.device(id).minor));
+    assert!(rig.record(id).freeze.is_some());
+}
+
+#[test]
+fn a_process_that_ends_waits_for_a_freeze_that_is_soon_done() {
+    let (rig, id) = staged(FsType::Ext4);
+    let (begin, begun) = channel();
+    rig.kernel.hook("freeze", move |_| {
+        begin.send(()).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    });
+    let pools = Arc::clone(&rig.node.pools);
+    let ending = std::thread::spawn(move || {
+        begun.recv().unwrap();
+        unblock(&pools, pools.faulty_volumes().remove(0));
+    });
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    ending.join().unwrap();
+    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
     assert_eq!(rig.record(id).freeze, None);
 }
 

@@ -183,8 +183,9 @@ impl Drop for FreezeThread {
     }
 }
 
-/// Keeps freeze threads from this loop device until the guard is dropped. `None` if one has it.
-pub(super) fn keep_off(device: (FileId, u32)) -> Option<UnderWayGuard<'static, (FileId, u32)>> {
+/// Keeps freeze threads, and other callers of this, from this loop device until the guard is dropped.
+/// `None` if one of them has it.
+pub(crate) fn keep_off(device: (FileId, u32)) -> Option<UnderWayGuard<'static, (FileId, u32)>> {
     UNDER_WAY.enter(device)
 }
 

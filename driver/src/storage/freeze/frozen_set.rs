@@ -245,7 +245,8 @@ fn cannot_freeze(volume: VolumeId, why: &str) -> Error {
     Error::CannotFreeze(format!("volume {volume}: {why}"))
 }
 
-fn hanging(volume: VolumeId) -> Error {
+/// The error for a volume that another freeze or thaw of this process has.
+pub(crate) fn hanging(volume: VolumeId) -> Error {
     let why = "an attempt to freeze its filesystem hangs in the kernel; it is thawed as soon as it \
                comes back";
     cannot_freeze(volume, why)
