@@ -45,6 +45,28 @@ detach() {
     true
 }
 
+# detach_above DEVICE NUMBER INODE: detaches the devices that stand on the device or on a file in its
+# filesystem, if the device still has this file. In a mount namespace that has ended, a backing file's path
+# tells nothing. As in detach, the device is open here, so what stands on it is not of others.
+detach_above() {
+  local below loops device number inode
+  # shellcheck disable=SC2094 # nothing is read: the device is only held open
+  {
+    # Two lines: as a backing file, and as the place of a filesystem.
+    below=$'\n'$(stat --printf '%Hd:%Ld %i\n%Hr:%Lr\n' "$1")$'\n'
+    loops=$'\n'$(loop_files)$'\n'
+    [[ $loops == *$'\n'"$*"$'\n'* ]] || return 0
+    while read -r device number inode; do
+      case $below in
+        *$'\n'"$number $inode"$'\n'* | *$'\n'"$number"$'\n'*)
+          detach_above "$device" "$number" "$inode"
+          detach "$device" "$number" "$inode"
+          ;;
+      esac
+    done <<<"$loops"
+  } 2>/dev/null <"$1" || true
+}
+
 # is_file DEVICE INODE PATH: true if this path leads to that file. In another mount namespace the
 # path may lead to another file. A deleted file had the same device as its folder.
 is_file() {

@@ -121,27 +121,26 @@ fn mounts_of_a_namespace_are_seen_through_it_alone() {
     assert_eq!(mounts, [inside]);
 }
 
+/// Calls a function of the scripts for a device.
+fn call_of_scripts(function: &str, device: &Loop) {
+    let script = format!(". scripts/lib.sh; . scripts/cluster-lib/clean.sh; {function} \"$@\"");
+    let row = [
+        format!("/dev/loop{}", device.minor),
+        device.backing_device.clone(),
+        device.backing_inode.to_string(),
+    ];
+    let mut bash = child::command("bash");
+    bash.current_dir(machine::root())
+        .args(["-euo", "pipefail", "-c", &script, "bash"]);
+    assert!(bash.args(row).status().is_ok_and(|status| status.success()));
+}
+
 /// A device's number may pass to another file between a look and the detachment.
 #[test]
 fn a_device_that_another_file_has_taken_stays_attached() {
     fn by_scripts(devices: &[Loop]) {
-        for Loop {
-            minor,
-            backing_device,
-            backing_inode,
-            ..
-        } in devices
-        {
-            let script = ". scripts/lib.sh; . scripts/cluster-lib/clean.sh; detach \"$@\"";
-            let row = [
-                format!("/dev/loop{minor}"),
-                backing_device.clone(),
-                backing_inode.to_string(),
-            ];
-            let mut bash = child::command("bash");
-            bash.current_dir(machine::root())
-                .args(["-euo", "pipefail", "-c", script, "bash"]);
-            assert!(bash.args(row).status().is_ok_and(|status| status.success()));
+        for device in devices {
+            call_of_scripts("detach", device);
         }
     }
     machine::require();
@@ -162,6 +161,29 @@ fn a_device_that_another_file_has_taken_stays_attached() {
         until_none(attached);
         loop_devices::attach(&image, &[]);
     }
+}
+
+/// Then it is not what the ended test left, and others may have it in use.
+#[test]
+fn what_stands_on_a_device_that_another_file_has_taken_stays_attached() {
+    machine::require();
+    let scratch = Scratch::new();
+    let (path, _) = sparse_loop(&scratch.path().join("pool.img"), MIB);
+    loop_devices::attach(&path, &[]);
+    let attached = || loop_devices::beneath(scratch.path());
+    let listed = attached();
+    let lower = listed.iter().find(|device| device.over.is_none());
+    let lower = lower.expect("it is over an image");
+    let other = Loop {
+        backing_inode: lower.backing_inode + 1,
+        ..lower.clone()
+    };
+    call_of_scripts("detach_above", &other);
+    assert_eq!((attached(), listed.len()), (listed.clone(), 2));
+    call_of_scripts("detach_above", lower);
+    until_none(|| Vec::from_iter(attached().into_iter().filter(|l| l.over.is_some())));
+    loop_devices::detach(&attached());
+    until_none(attached);
 }
 
 /// `scripts/test` begins with this script.
