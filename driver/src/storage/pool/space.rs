@@ -6,7 +6,7 @@
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,10 @@ use crate::storage::{PoolKind, Provisioning, Result, scan};
 /// How long a measurement of the space in the driver's images stays valid. Measuring ten thousand
 /// images takes some ten milliseconds, too long for every CreateVolume.
 const COUNT_FOR: Duration = Duration::from_secs(2);
+
+/// How long after the opening of a pool its filesystem may free what was deleted before: XFS and btrfs
+/// do that in the background.
+const STILL_FREEING: Duration = Duration::from_secs(5 * 60);
 
 /// All filesystems with open pools.
 #[derive(Debug, Default)]
@@ -92,7 +96,9 @@ pub(in crate::storage) struct Space {
     /// Shared blocks count once per image, so sharing at the opening of the pool makes this value
     /// too small, down to 0. The pool then promises too much by that amount, which the default
     /// reserve covers.
-    overhead: u64,
+    overhead: AtomicU64,
+    /// When that was first measured.
+    settled: Instant,
 }
 
 impl PoolFilesystems {
@@ -150,7 +156,8 @@ impl PoolFilesystems {
             layers,
             below,
             alone,
-            overhead,
+            overhead: AtomicU64::new(overhead),
+            settled: Instant::now(),
         };
         // Set only once, by the thread that opens the pool.
         let _ = pool.space.set(space);
@@ -176,6 +183,12 @@ impl PoolFilesystems {
             known.push(Arc::downgrade(&made));
             made
         }))
+    }
+}
+
+impl Space {
+    fn overhead(&self) -> u64 {
+        self.overhead.load(Ordering::Relaxed)
     }
 }
 
@@ -259,7 +272,7 @@ fn held_by(pool: &Pool, holds: &Holds, usage: &FsUsage) -> Result<u64> {
     };
     let held = match holds {
         Holds::More => 0,
-        Holds::Image(image) => file::allocated_bytes(image)?.saturating_sub(space.overhead),
+        Holds::Image(image) => file::allocated_bytes(image)?.saturating_sub(space.overhead()),
         Holds::Files if !pool.counts_families() => used_by_images(pool, space, usage),
         Holds::Files => {
             let images = pool.images()?;
@@ -287,7 +300,7 @@ fn counted_twice(held: u64, promised: u64, unused: u64) -> u64 {
 /// take.
 fn used_by_images(pool: &Pool, space: &Space, usage: &FsUsage) -> u64 {
     let filler = pool.filler_bytes.load(Ordering::Relaxed);
-    used(usage).saturating_sub(space.overhead.saturating_add(filler))
+    used(usage).saturating_sub(space.overhead().saturating_add(filler))
 }
 
 fn used(usage: &FsUsage) -> u64 {
@@ -343,6 +356,26 @@ impl Pool {
         self.kind == PoolKind::Directory
     }
 
+    /// Measures again what the filesystem itself uses, for a while after the opening. What was deleted
+    /// shortly before that may have counted, and would count as used as long as the process runs. Images
+    /// hold more than is left out here, so what becomes of it is not too small.
+    pub(in crate::storage) fn tend_overhead(&self) {
+        let settling = self.space.get().filter(|space| space.alone);
+        let Some(space) = settling.filter(|space| space.settled.elapsed() < STILL_FREEING) else {
+            return;
+        };
+        // A pool that can't be measured is reported elsewhere.
+        let (Ok(images), Ok(usage)) = (self.images(), self.usage()) else {
+            return;
+        };
+        let filler = self.filler_bytes.load(Ordering::Relaxed);
+        let held = capacity::held(&images, self.reflinks);
+        let overhead = used(&usage).saturating_sub(held.saturating_add(filler));
+        if space.overhead.fetch_min(overhead, Ordering::Relaxed) > overhead {
+            self.forget_room();
+        }
+    }
+
     /// Lets the next measurement count what images hold.
     pub(super) fn forget_room(&self) {
         if let Some(space) = self.space.get() {
@@ -389,7 +422,7 @@ impl Pool {
             let unused;
             if i == 0 && space.image.is_some() {
                 unused = allocated.saturating_sub(used(&above));
-                let in_image = allocated.saturating_sub(space.overhead);
+                let in_image = allocated.saturating_sub(space.overhead());
                 ours = ours.saturating_sub(counted_twice(in_image, self.promised(), unused));
                 held = in_image.min(self.promised());
             } else {

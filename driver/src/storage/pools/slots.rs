@@ -146,6 +146,7 @@ impl Pools {
                 pool.sync_records_again();
                 pool.layout.remove_left();
                 pool.tend_bases();
+                pool.tend_overhead();
                 recovery::recheck(&pool, &*self.kernel);
                 if self.options.max_snapshot_bytes_per_namespace.is_some() {
                     pool.measure_snapshots();

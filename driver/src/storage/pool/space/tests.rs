@@ -5,7 +5,7 @@ use rstest::rstest;
 use super::*;
 use crate::storage::scan::Contents;
 use crate::storage::{Error, NewVolume, Source};
-use crate::testkit::{Site, new};
+use crate::testkit::{MI, Site, new};
 
 fn new_from(source: Source, name: &str) -> NewVolume {
     NewVolume {
@@ -168,5 +168,33 @@ fn an_image_is_room_once() {
             let room = left + unused + ours;
             assert_eq!(room, 110, "{promised} promised, {written} written");
         }
+    }
+}
+
+/// What was deleted before the opening, or before the death of an earlier process.
+#[test]
+fn what_is_freed_after_the_opening_is_not_of_the_filesystem_itself() {
+    let mut site: Site = Site::new(&["a=DIR/a,image=300Mi"]);
+    let freeing = Arc::new(AtomicU64::new(0));
+    let of_disk = Arc::clone(&freeing);
+    site.kernel.set_disk(move |_, usage| {
+        let free_bytes = 512 * MI - of_disk.load(Ordering::Relaxed);
+        FsUsage {
+            total_bytes: 1 << 30,
+            free_bytes,
+            available_bytes: free_bytes,
+            ..usage
+        }
+    });
+    site.open();
+    let overhead = |site: &Site| site.pool().space.get().unwrap().overhead();
+    let expected = overhead(&site);
+    freeing.store(64 * MI, Ordering::Relaxed);
+    site.open();
+    // Later, more is used by images that are being made, and is being freed.
+    for (still, more) in [(64, 64), (16, 16), (0, 0), (32, 0)] {
+        freeing.store(still * MI, Ordering::Relaxed);
+        site.tend();
+        assert_eq!(overhead(&site), expected + more * MI, "{still}");
     }
 }
