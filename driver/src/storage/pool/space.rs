@@ -364,13 +364,16 @@ impl Pool {
         let Some(space) = settling.filter(|space| space.settled.elapsed() < STILL_FREEING) else {
             return;
         };
-        // A pool that can't be measured is reported elsewhere.
-        let (Ok(images), Ok(usage)) = (self.images(), self.usage()) else {
+        // An image that comes or goes meanwhile is in one of two measurements. A pool that can't be
+        // measured is reported elsewhere.
+        let (Ok(before), Ok(images), Ok(after)) = (self.usage(), self.images(), self.usage())
+        else {
             return;
         };
         let filler = self.filler_bytes.load(Ordering::Relaxed);
         let held = capacity::held(&images, self.reflinks);
-        let overhead = used(&usage).saturating_sub(held.saturating_add(filler));
+        let used = used(&before).max(used(&after));
+        let overhead = used.saturating_sub(held.saturating_add(filler));
         if space.overhead.fetch_min(overhead, Ordering::Relaxed) > overhead {
             self.forget_room();
         }
