@@ -32,6 +32,7 @@ mod apply;
 mod classes;
 mod crds;
 mod decide;
+mod embedded_object;
 mod gather;
 mod gone_snapshots;
 mod group;

@@ -3,6 +3,7 @@
 
 use kube::ResourceExt;
 
+use super::embedded_object;
 use crate::client::{ApiError, Kube, Resource};
 use crate::snapshots::{VolumeGroupSnapshotClass, VolumeSnapshotClass};
 
@@ -13,18 +14,14 @@ const GROUP_CLASS: &str =
 
 /// Creates the classes of this name that are missing. Existing ones stay as they are.
 pub(super) async fn ensure_classes(kube: &Kube, name: &str, driver: &str) -> Result<(), ApiError> {
-    let mut class: VolumeSnapshotClass = read(CLASS);
+    let mut class: VolumeSnapshotClass = embedded_object::read(CLASS);
     class.metadata.name = Some(name.to_owned());
     class.driver = driver.to_owned();
     ensure(kube, &class).await?;
-    let mut group_class: VolumeGroupSnapshotClass = read(GROUP_CLASS);
+    let mut group_class: VolumeGroupSnapshotClass = embedded_object::read(GROUP_CLASS);
     group_class.metadata.name = Some(name.to_owned());
     group_class.driver = driver.to_owned();
     ensure(kube, &group_class).await
-}
-
-fn read<K: Resource>(text: &str) -> K {
-    serde_saphyr::from_str(text).expect("tests read each embedded file")
 }
 
 async fn ensure<K: Resource>(kube: &Kube, class: &K) -> Result<(), ApiError> {

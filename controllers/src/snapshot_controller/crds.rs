@@ -3,16 +3,15 @@
 use hostloop_api_objects::snapshot_crds::FILES;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 
+use super::embedded_object;
+
 mod ensure;
 
 pub(crate) use ensure::ensure_crds;
 
 /// The definitions in [`FILES`].
 fn crds() -> Vec<CustomResourceDefinition> {
-    FILES
-        .into_iter()
-        .map(|text| serde_saphyr::from_str(text).expect("tests read each embedded file"))
-        .collect()
+    FILES.into_iter().map(embedded_object::read).collect()
 }
 
 #[cfg(test)]
