@@ -7,6 +7,10 @@ use crate::kernel::{self, BLOCK_SIZE, Kernel, file};
 /// The name of the file that takes it, in the root directory of a pool or of a volume.
 pub(crate) const FILLER: &str = "hostloop-fault-full";
 
+/// The most calls. One succeeds and one fails for each size, unless users free room meanwhile, or cut the
+/// file off: they could go on with that.
+const MOST_PARTS: usize = 256;
+
 /// Allocates `free` bytes at the end of a file, or as many as there are, in ever smaller parts: a
 /// filesystem keeps some for itself. The file may have others already.
 pub(crate) fn take(kernel: &dyn Kernel, file: &File, free: u64) -> kernel::Result<()> {
@@ -14,7 +18,10 @@ pub(crate) fn take(kernel: &dyn Kernel, file: &File, free: u64) -> kernel::Resul
     let block = u64::from(BLOCK_SIZE);
     let end = file::length(file)?.saturating_add(free);
     let mut part = free / block * block;
-    while part > 0 {
+    for _ in 0..MOST_PARTS {
+        if part == 0 {
+            break;
+        }
         let taken = file::length(file)?;
         match kernel.allocate(file, taken..taken + part) {
             Ok(()) => part = part.min(end.saturating_sub(taken + part) / block * block),

@@ -2,6 +2,7 @@
 
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
 use super::*;
@@ -45,6 +46,27 @@ fn a_filesystem_is_filled_in_ever_smaller_parts() {
     let file = rig.staging("a").join("hostloop-fault-full");
     assert_eq!(file.metadata().unwrap().len(), 16 * MI);
     assert_eq!(state(&rig, id, None), FaultState::Healed);
+}
+
+/// The smallest part was all that was free, and then users free the rest.
+#[test]
+fn users_who_free_room_meanwhile_keep_nothing_busy() {
+    /// From 16 MiB to a block.
+    const HALVES: u64 = 12;
+    let (rig, id, file) = staged_with_file();
+    let calls = Arc::new(AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    rig.kernel.hook("allocate", move |path| {
+        if counted.fetch_add(1, Ordering::SeqCst) < HALVES {
+            return Err(kernel::Error::errno("fallocate", path, libc::ENOSPC));
+        }
+        Ok(())
+    });
+    assert_eq!(state(&rig, id, Some("full")), FaultState::Active);
+    let taken = file.metadata().unwrap().len();
+    assert!((4096..16 * MI).contains(&taken), "{taken}");
+    let calls = calls.load(Ordering::SeqCst);
+    assert!((HALVES + 1..1000).contains(&calls), "{calls}");
 }
 
 #[test]
