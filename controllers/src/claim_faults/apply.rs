@@ -161,7 +161,9 @@ impl ClaimFaults {
         } else {
             all.insert(volume.to_owned(), KnownFault { name, ..now });
         }
-        self.count_active(&all);
+        if (was == FaultState::Active) != report.is_active() {
+            self.count_active(&all);
+        }
         drop(all);
         let Some((kind, reason)) = event else {
             return;
@@ -178,10 +180,16 @@ impl ClaimFaults {
 
     fn forget(&self, volume: &str) {
         let mut all = self.known.lock();
-        all.remove(volume);
-        self.count_active(&all);
+        let was_active = all
+            .remove(volume)
+            .is_some_and(|known| known.report.is_active());
+        if was_active {
+            self.count_active(&all);
+        }
     }
 
+    /// Counts again, after one has changed: users may have thousands that wait, which are looked at every
+    /// few seconds.
     fn count_active(&self, all: &BTreeMap<String, KnownFault>) {
         let active = all.values().filter(|known| known.report.is_active());
         self.metrics.active(active.count());

@@ -3,6 +3,8 @@
 use std::collections::BTreeSet;
 
 use futures::FutureExt;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::registry::Registry;
 use serde_json::{Value, json};
 use tonic::Status;
 
@@ -117,6 +119,29 @@ async fn a_fault_begins_and_ends_with_the_annotation() {
     assert_eq!(rig.faults.reconcile(&key()).await, Outcome::Done);
     assert_eq!(rig.driver.requests(), ["ns h "]);
     assert_eq!(rig.world.events(), ["Normal FaultHealed: good"]);
+}
+
+/// A user may have thousands of claims, with a fault that waits for a pod.
+#[tokio::test]
+async fn volumes_are_counted_only_after_a_fault_has_begun_or_ended() {
+    let rig = rig(true, Some("gone"));
+    for (state, expected) in [
+        (FaultState::Waiting, 7),
+        (FaultState::Active, 1),
+        (FaultState::Active, 7),
+        (FaultState::Healed, 0),
+        (FaultState::Absent, 7),
+    ] {
+        rig.faults.metrics.active(7);
+        rig.driver.answers(Ok(report(state, "m", None)));
+        rig.faults.reconcile(&key()).await;
+        let mut registry = Registry::default();
+        rig.faults.metrics.register(&mut registry);
+        let mut text = String::new();
+        encode(&mut text, &registry).expect("into a string");
+        let shown = format!("hostloop_claim_faults_active {expected}\n");
+        assert!(text.contains(&shown), "{state:?}: {text}");
+    }
 }
 
 #[tokio::test]
