@@ -45,10 +45,12 @@ pub fn faulty(pools: &Pools) -> Vec<String> {
 }
 
 /// Thaws what faults have frozen, and ends the delays of fault disks, before the process ends: another
-/// one may never start. Each volume has a thread of its own, so one that hangs holds up no other.
+/// one may never start. Each such volume has a thread of its own, so one that hangs holds up no other.
 pub(crate) async fn unblock_all(pools: &Arc<Pools>, blocking: &Blocking) {
-    let volumes = pools.faulty_volumes().into_iter();
-    let unblocked = volumes.map(|volume| {
+    let mut volumes = pools.faulty_volumes();
+    // Thousands may have had another fault, and are in no use now.
+    volumes.retain(|volume| volume.is_frozen_by_fault() || volume.has_slow_disk());
+    let unblocked = volumes.into_iter().map(|volume| {
         let pools = pools.clone();
         blocking.run("faults", move || unblock(&pools, volume))
     });

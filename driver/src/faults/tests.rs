@@ -1,12 +1,16 @@
 //! Faults of volumes over the fake kernel: what they do, and what is left when they end.
 
 use std::cell::RefCell;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::channel;
 
+use futures::FutureExt;
+use futures::future::BoxFuture;
 use hostloop_fake_kernel::{Model, Stamps};
 use rstest::rstest;
 
 use super::*;
+use crate::blocking::{BlockingWork, Executor};
 use crate::fault_disks::testing::serve_idle_disk;
 use crate::kernel::{Filesystems, FsType, MountEntry, Mounts, failpoint};
 use crate::record::Access;
@@ -91,6 +95,32 @@ fn unblock_each(rig: &Rig) {
     for volume in rig.node.pools.faulty_volumes() {
         unblock(&rig.node.pools, volume);
     }
+}
+
+/// Counts the threads that work would take, and does it at once.
+struct Counted(Arc<AtomicUsize>);
+
+impl Executor for Counted {
+    fn run(&self, _: &'static str, work: BlockingWork) -> BoxFuture<'static, ()> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        work();
+        std::future::ready(()).boxed()
+    }
+}
+
+/// Memory for the threads of all others could be lacking.
+#[tokio::test]
+async fn a_process_that_ends_has_threads_for_volumes_that_block_others() {
+    let rig = Rig::new();
+    let ids = ["a", "b", "c"].map(|at| rig.staged(ext4(), at, &mount("ext4")));
+    for (id, fault) in ids.into_iter().zip(["frozen", "gone", "full"]) {
+        assert_eq!(state(&rig, id, Some(fault)), FaultState::Active);
+    }
+    let threads = Arc::new(AtomicUsize::new(0));
+    let blocking = Blocking::on(Counted(Arc::clone(&threads)));
+    unblock_all(&rig.node.pools, &blocking).await;
+    assert_eq!(threads.load(Ordering::SeqCst), 1);
+    assert!(!rig.kernel.is_frozen(rig.device(ids[0]).minor));
 }
 
 /// Moves the beginning of a volume's fault into the past.
