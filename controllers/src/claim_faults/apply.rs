@@ -87,25 +87,28 @@ impl ClaimFaults {
         Ok(again)
     }
 
-    /// Ends the faults of volumes that no PersistentVolume names. The cache may lack one, so this asks
-    /// the API server.
+    /// Ends the faults of volumes that no PersistentVolume of this node names. The cache may lack one, so
+    /// this asks the API server.
     pub(super) async fn end_unnamed(
         &self,
         handles: BTreeSet<String>,
     ) -> Result<(), ClaimFaultsError> {
         let (kube, driver) = (&self.context.kube, &self.context.driver.name);
-        let (mut named, mut names) = (BTreeSet::new(), Vec::new());
+        let mut naming = Vec::new();
         kube.each_fields::<PersistentVolume>("", &HANDLES, |volume| {
             let handle = pv::handle(&volume, driver).map(str::to_owned);
             if let Some(handle) = handle.filter(|handle| handles.contains(handle)) {
-                named.insert(handle);
-                names.push(volume.name_any());
+                naming.push((volume.name_any(), handle));
             }
         })
         .await?;
-        for name in names {
+        let mut named = BTreeSet::new();
+        for (name, handle) in naming {
             let volume = kube.get::<PersistentVolume>("", &name).await?;
-            self.queue.add_all(volume.as_ref().map(volume_key));
+            if let Some(volume) = volume.filter(|volume| self.context.may_have(volume)) {
+                named.insert(handle);
+                self.queue.add(volume_key(&volume));
+            }
         }
         let mut failed = None;
         for handle in handles.difference(&named) {

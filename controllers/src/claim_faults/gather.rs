@@ -73,12 +73,13 @@ impl ClaimFaults {
     }
 
     /// The cached PersistentVolumes of the volumes with a recorded fault, and the handles of those
-    /// without one.
+    /// without one. One of another node does not count: any node can name this one's volumes.
     pub(super) fn faulty_volumes(&self) -> (Vec<VolumeKey>, BTreeSet<String>) {
         let (mut keys, mut unnamed) = (Vec::new(), BTreeSet::new());
         for handle in self.driver_faults.faulty() {
             let context = &self.context;
-            let volumes = context.caches.volumes_of(&context.driver.name, &handle);
+            let mut volumes = context.caches.volumes_of(&context.driver.name, &handle);
+            volumes.retain(|volume| context.may_have(volume));
             keys.extend(volumes.iter().map(|volume| volume_key(volume)));
             if volumes.is_empty() {
                 unnamed.insert(handle);

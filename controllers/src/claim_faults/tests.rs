@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tonic::Status;
 
 use super::*;
-use crate::testing::{DRIVER, World, with};
+use crate::testing::{DRIVER, World, affinity, node_scope, with};
 
 /// A driver that notes what it is asked for, and gives the answers of a test.
 #[derive(Clone, Default)]
@@ -314,6 +314,31 @@ async fn a_fault_ends_whose_persistent_volume_has_gone_while_no_process_ran() {
         .answers(Ok(report(FaultState::Healed, "good", None)));
     assert_eq!(rig.faults.look_again().await, RESYNC);
     assert_eq!(rig.driver.requests(), [" h ", " h "]);
+}
+
+/// A stolen node can make one with any handle.
+#[tokio::test]
+async fn a_persistent_volume_of_another_node_keeps_no_fault() {
+    for (node, is_cached, requests) in [
+        ("n1", true, vec![]),
+        ("n1", false, vec![]),
+        ("n2", true, vec![" h "]),
+        ("n2", false, vec![" h "]),
+    ] {
+        let (mut world, driver) = (World::new(&[]), FakeDriver::default());
+        world.context.scope = node_scope("n1", "t/node");
+        let asked = driver.volume_faults(true);
+        let faults = ClaimFaults::new(world.context.clone(), asked, Metrics::default());
+        driver.0.lock().faulty = vec!["h".to_owned()];
+        let on_node = json!({"spec": {"nodeAffinity": affinity("t/node", &[node])}});
+        world.add(&faults.volumes, with(volume(), on_node));
+        if !is_cached {
+            faults.volumes.note_deleted("", "pv");
+        }
+        driver.answers(Ok(report(FaultState::Healed, "good", None)));
+        assert_eq!(faults.look_again().await, RESYNC);
+        assert_eq!(driver.requests(), requests, "{node}, {is_cached}");
+    }
 }
 
 #[tokio::test]
