@@ -6,6 +6,10 @@ use std::ops::Range;
 use super::fiemap::{LAST, MERGED, RawExtent, SHARED, UNKNOWN, UNWRITTEN};
 use super::{Result, each_batch_of, length};
 
+/// The most extents that are looked at, also if they follow each other on the device. Users decide how
+/// many a file has, and it is written back again before each few hundred of them.
+const MOST_EXTENTS: usize = 1 << 16;
+
 /// The bytes of its device that a file has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeviceRanges {
@@ -13,7 +17,7 @@ pub enum DeviceRanges {
     Known(Vec<Range<u64>>),
     /// Some bytes of the file have no blocks of their own: they are in its inode, or encoded.
     NotInBlocks,
-    /// There are more than the caller takes.
+    /// There are more than the caller takes, or more extents than are looked at.
     TooMany,
 }
 
@@ -23,25 +27,38 @@ pub enum DeviceRanges {
 /// The filesystem must be on one device, and give its addresses, as ext4 and XFS do.
 pub fn device_ranges(file: &File, part: &Range<u64>, most: usize) -> Result<DeviceRanges> {
     let part = part.start..part.end.min(length(file)?);
-    let mut ranges = Vec::new();
+    let mut found = FoundRanges::default();
     let mut obstacle = None;
-    each_batch_of(file, part.clone(), |found| {
-        obstacle = found
+    each_batch_of(file, part.clone(), |extents| {
+        obstacle = extents
             .iter()
-            .find_map(|raw| add(&mut ranges, raw, &part, most));
+            .find_map(|raw| add(&mut found, raw, &part, most));
         obstacle.is_none()
     })?;
-    Ok(obstacle.unwrap_or_else(|| DeviceRanges::Known(in_order(ranges))))
+    Ok(obstacle.unwrap_or_else(|| DeviceRanges::Known(in_order(found.ranges))))
+}
+
+/// What was found so far.
+#[derive(Default)]
+struct FoundRanges {
+    ranges: Vec<Range<u64>>,
+    /// How many extents were looked at.
+    extents: usize,
 }
 
 /// Adds the part of an extent. Returns the obstacle if that is not possible.
 fn add(
-    ranges: &mut Vec<Range<u64>>,
+    found: &mut FoundRanges,
     raw: &RawExtent,
     part: &Range<u64>,
     most: usize,
 ) -> Option<DeviceRanges> {
     const IN_BLOCKS: u32 = LAST | MERGED | SHARED | UNWRITTEN;
+    found.extents += 1;
+    if found.extents > MOST_EXTENTS {
+        return Some(DeviceRanges::TooMany);
+    }
+    let ranges = &mut found.ranges;
     // It was written just now.
     if raw.flags & UNKNOWN != 0 {
         return None;
@@ -95,11 +112,11 @@ mod tests {
 
     /// The part of a file with these extents.
     fn found(part: Range<u64>, most: usize, extents: &[RawExtent]) -> DeviceRanges {
-        let mut ranges = Vec::new();
+        let mut found = FoundRanges::default();
         let obstacle = extents
             .iter()
-            .find_map(|raw| add(&mut ranges, raw, &part, most));
-        obstacle.unwrap_or_else(|| DeviceRanges::Known(in_order(ranges)))
+            .find_map(|raw| add(&mut found, raw, &part, most));
+        obstacle.unwrap_or_else(|| DeviceRanges::Known(in_order(found.ranges)))
     }
 
     #[test]
@@ -124,6 +141,17 @@ mod tests {
             let expected = DeviceRanges::Known(expected.collect());
             assert_eq!(found(part.clone(), 3, &file), expected, "{part:?}");
         }
+    }
+
+    /// Preallocated blocks of which each second one is written are such extents.
+    #[test]
+    fn extents_that_follow_each_other_are_limited_too() {
+        let blocks = 0..=MOST_EXTENTS as u64;
+        let file: Vec<RawExtent> = blocks.map(|at| raw(at, at, 1, 0)).collect();
+        let all = std::iter::once(0..MOST_EXTENTS as u64).collect();
+        let most = found(0..u64::MAX, 1, &file[..MOST_EXTENTS]);
+        assert_eq!(most, DeviceRanges::Known(all));
+        assert_eq!(found(0..u64::MAX, 1, &file), DeviceRanges::TooMany);
     }
 
     #[test]
