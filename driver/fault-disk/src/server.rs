@@ -31,8 +31,9 @@ const LONGEST_STOP: Duration = Duration::from_secs(10);
 /// The longest time that disks are held: sync(2) of the whole node waits for them.
 const LONGEST_HOLD: Duration = Duration::from_secs(300);
 
-/// The most connections: the driver has one for each call.
-const MOST_CONNECTIONS: usize = 32;
+/// The most connections: the driver has one for each call, and at its end one for each slow disk at the
+/// same time. That is more than the usual memory has disks.
+const MOST_CONNECTIONS: usize = 64;
 
 /// How often the server forgets the disks that have ended. Their memory is locked, and a driver that has
 /// died never asks for their end.

@@ -90,6 +90,20 @@ fn a_client_has_the_disks_of_its_server() {
     assert!(client.list().unwrap().is_empty());
 }
 
+/// A driver that ends takes the delays from all disks at the same time.
+#[test]
+fn each_disk_of_a_node_may_have_a_connection() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("faults.sock");
+    let memory = 512 << 20;
+    let disks = memory / FaultDisk::memory(0);
+    let _first = connect(&Server::new(memory as u64), &path);
+    let mut clients: Vec<Client> = (0..disks).map(|_| connect_to(&path)).collect();
+    for client in &mut clients {
+        assert!(client.list().unwrap().is_empty());
+    }
+}
+
 /// Its driver may have died, and with it all that would ask for its end.
 #[test]
 fn a_disk_without_users_goes_unasked() {
