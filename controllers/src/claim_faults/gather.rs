@@ -7,8 +7,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::ClaimFaults;
 use super::decide::{Facts, VolumeKey, claim_namespace, volume_key};
+use super::{ClaimFaults, FaultState};
 use crate::api::{pv, pvc};
 use crate::client::ApiError;
 
@@ -28,8 +28,10 @@ impl ClaimFaults {
         let handle = pv::handle(&volume, &self.context.driver.name);
         let is_of_another = known.is_none() && handle.is_some_and(|handle| self.has_fault(handle));
         let is_own = is_here && handle.is_some() && claim_namespace(&volume) == namespace;
+        let state = known.as_ref().map(|known| known.report.state);
+        let is_waiting = state == Some(FaultState::Waiting);
         let claim = if is_own {
-            self.claim_of(&volume).await?
+            self.claim_of(&volume, is_waiting).await?
         } else {
             None
         };
@@ -51,16 +53,22 @@ impl ClaimFaults {
     }
 
     /// The claim that the volume is bound to. One that is too large to be read asks for nothing:
-    /// otherwise its users could keep a fault longer than its time.
+    /// otherwise its users could keep a fault longer than its time. Neither does one that the cache
+    /// leaves out while its fault waits for a pod: thousands of them would be read from the API server
+    /// every few seconds.
     async fn claim_of(
         &self,
         volume: &PersistentVolume,
+        is_waiting: bool,
     ) -> Result<Option<Arc<PersistentVolumeClaim>>, ApiError> {
         let Some(reference) = pv::claim(volume) else {
             return Ok(None);
         };
         let namespace = reference.namespace.as_deref().unwrap_or_default();
         let name = reference.name.as_deref().unwrap_or_default();
+        if is_waiting && self.claims.leaves_out(namespace, name) {
+            return Ok(None);
+        }
         let kube = &self.context.kube;
         let claim = match kube.find_live(&self.claims, namespace, name).await {
             Err(error) if error.is_too_large() => None,

@@ -423,6 +423,26 @@ async fn a_fault_ends_once_its_claim_is_too_large_to_be_read() {
     assert_eq!(rig.driver.requests(), ["ns h "]);
 }
 
+/// Its users could have thousands, and each look would read one from the API server. A fault that has
+/// begun is another matter: a power cut would be repeated once there is room for the claim again.
+#[tokio::test]
+async fn a_claim_that_the_cache_leaves_out_waits_for_no_fault() {
+    for (state, asked) in [
+        (FaultState::Waiting, "ns h "),
+        (FaultState::Active, "ns h powercut"),
+        (FaultState::Over, "ns h powercut"),
+    ] {
+        let rig = rig(true, Some("powercut"));
+        rig.driver.answers(Ok(report(state, "m", None)));
+        rig.faults.reconcile(&key()).await;
+        assert_eq!(rig.driver.requests(), ["ns h powercut"]);
+        rig.faults.claims.note_left_out("ns", "data");
+        rig.driver.answers(Ok(report(state, "m", None)));
+        rig.faults.reconcile(&key()).await;
+        assert_eq!(rig.driver.requests(), [asked]);
+    }
+}
+
 /// Otherwise the fault would begin again at once, and a power cut would be repeated.
 #[tokio::test]
 async fn a_second_persistent_volume_of_a_handle_ends_no_fault() {
