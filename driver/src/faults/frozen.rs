@@ -10,7 +10,7 @@ use super::{FaultError, Obstacle, fault_disk};
 use crate::kernel::under_way::UnderWayGuard;
 use crate::kernel::{FileId, Freeze};
 use crate::record::{FreezeIntent, now_ns};
-use crate::storage::freeze as storage_freeze;
+use crate::storage::{self, freeze as storage_freeze};
 
 /// How long the end of the process waits for another freeze or thaw of a volume.
 const TURN: Duration = Duration::from_millis(500);
@@ -38,6 +38,11 @@ fn nearly_full(target: &Target<'_>) -> Option<Obstacle> {
 pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
     let id = target.record.id;
+    let Ok(_place) = target.pools.fault_freezes().try_acquire() else {
+        let why =
+            format!("volume {id}: the freezes of others wait for writes under way; try again");
+        return Err(storage::Error::CannotFreeze(why).into());
+    };
     // The end of the process would otherwise thaw just before the freeze, and forget that it is coming.
     let _turn = take_turn(target).ok_or_else(|| storage_freeze::hanging(id))?;
     // The freeze writes back first, so a fault disk has no limits as long as the fault lasts.

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use parking_lot::RwLock;
+use tokio::sync::Semaphore;
 
 use super::copy_rate::CopyRates;
 use super::growths::Growths;
@@ -60,6 +61,7 @@ pub struct Pools {
     pub(super) growths: Growths,
     pub(super) quota: SnapshotQuota,
     pub(super) freed: Announcements,
+    fault_freezes: Semaphore,
 }
 
 impl Pools {
@@ -71,6 +73,11 @@ impl Pools {
     /// The growths of filesystems.
     pub(crate) fn growths(&self) -> &Growths {
         &self.growths
+    }
+
+    /// The places for volumes that the fault `frozen` is freezing.
+    pub(crate) fn fault_freezes(&self) -> &Semaphore {
+        &self.fault_freezes
     }
 
     /// The options that apply to all pools.

@@ -41,6 +41,33 @@ fn a_frozen_filesystem_is_thawed_by_all_that_must_not_wait() {
     assert_eq!(rig.record(id).freeze, None);
 }
 
+/// A freeze waits for writes under way, and pods decide how long these take.
+#[test]
+fn freezes_that_wait_leave_threads_for_other_faults() {
+    let (rig, id) = staged(FsType::Ext4);
+    let pools = Arc::clone(&rig.node.pools);
+    let most = pools.fault_freezes().available_permits();
+    let seen = Arc::new(Mutex::new(None));
+    let (during, at) = (Arc::clone(&seen), Arc::clone(&pools));
+    rig.kernel.hook("freeze", move |_| {
+        *during.lock() = Some(at.fault_freezes().available_permits());
+        Ok(())
+    });
+    let others = u32::try_from(most).unwrap();
+    let places = pools.fault_freezes().try_acquire_many(others).unwrap();
+    let requested = ClaimFault::parse("frozen").unwrap();
+    let refused = reconcile(&pools, &id.to_string(), Some(&requested)).unwrap_err();
+    assert!(refused.to_string().contains("try again"), "{refused}");
+    assert!(!rig.kernel.is_frozen(rig.device(id).minor));
+    assert_eq!(*seen.lock(), None);
+    drop(places);
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    assert_eq!(*seen.lock(), Some(most - 1));
+    assert_eq!(pools.fault_freezes().available_permits(), most);
+    // The hook has the pools.
+    rig.kernel.behave();
+}
+
 /// Otherwise it would be of several points in time.
 #[test]
 fn a_process_that_ends_leaves_a_copy_its_freeze() {

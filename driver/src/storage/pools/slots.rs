@@ -9,6 +9,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use parking_lot::RwLock;
+use tokio::sync::Semaphore;
 
 use super::freed::Announcements;
 use super::opening::Opening;
@@ -22,6 +23,10 @@ use crate::storage::{Error, Pool, PoolId, PoolOptions, PoolSpec, Result, recover
 
 /// Why a pool is missing while its first opening is under way.
 const OPENING: &str = "it is being opened";
+
+/// The most volumes that the fault `frozen` freezes at one time. Each holds a thread and a worker of the
+/// controller until the writes under way are done, and pods decide how long these take.
+const MOST_FAULT_FREEZES: usize = 4;
 
 impl Pools {
     /// Opens the configured pools and recovers each. A missing pool is not an error here: its slot
@@ -78,6 +83,7 @@ impl Pools {
             growths: Growths::default(),
             quota: SnapshotQuota::default(),
             freed: Announcements::default(),
+            fault_freezes: Semaphore::new(MOST_FAULT_FREEZES),
             kernel,
             options,
         });
