@@ -215,9 +215,10 @@ impl Steps {
             // A pause would be longer than its share: short steps add up.
             return;
         }
-        self.began = ended;
         let longest = longest_pause(step, self.share);
-        while pauses(quiet(), longest, ended.elapsed(), wanted::is_awaited()) {
+        // One reading of the clock ends the pause and begins the step: the thread may wait between two.
+        self.began = ended;
+        while pauses(quiet(), longest, self.began - ended, wanted::is_awaited()) {
             std::thread::sleep(POLL);
             self.began = Instant::now();
         }
