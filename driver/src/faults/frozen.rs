@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use hostloop_controllers::api::claim_fault::FaultKind;
+use tokio::sync::SemaphorePermit;
 
 use super::target::Target;
 use super::{FaultError, Obstacle, fault_disk};
@@ -38,16 +39,17 @@ fn nearly_full(target: &Target<'_>) -> Option<Obstacle> {
 pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
     let root = target.root()?;
     let id = target.record.id;
-    let Ok(_place) = target.pools.fault_freezes().try_acquire() else {
-        let why =
-            format!("volume {id}: the freezes of others wait for writes under way; try again");
-        return Err(storage::Error::CannotFreeze(why).into());
-    };
     // The end of the process would otherwise thaw just before the freeze, and forget that it is coming.
     let _turn = take_turn(target).ok_or_else(|| storage_freeze::hanging(id))?;
+    let is_recorded = target.pools.volume(&target.handle())?.freeze.is_some();
+    // A filesystem that is frozen already waits for no writes.
+    let _place = if is_recorded {
+        None
+    } else {
+        Some(take_place(target)?)
+    };
     // The freeze writes back first, so a fault disk has no limits as long as the fault lasts.
     fault_disk::set(target)?;
-    let is_recorded = target.pools.volume(&target.handle())?.freeze.is_some();
     if !is_recorded {
         // A copy has thawed it, or it was staged again, and the pool may have filled meanwhile.
         if let Some(why) = nearly_full(target) {
@@ -77,6 +79,16 @@ pub(super) fn freeze(target: &Target<'_>) -> Result<(), FaultError> {
             Err(error.into())
         }
     }
+}
+
+/// Takes one of the places for freezes that wait for writes under way.
+fn take_place<'a>(target: &Target<'a>) -> Result<SemaphorePermit<'a>, storage::Error> {
+    let place = target.pools.fault_freezes().try_acquire();
+    place.map_err(|_| {
+        let id = target.record.id;
+        let why = "the freezes of others wait for writes under way; try again";
+        storage::Error::CannotFreeze(format!("volume {id}: {why}"))
+    })
 }
 
 pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {

@@ -64,6 +64,10 @@ fn freezes_that_wait_leave_threads_for_other_faults() {
     assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
     assert_eq!(*seen.lock(), Some(most - 1));
     assert_eq!(pools.fault_freezes().available_permits(), most);
+    // Its time would otherwise end late, after ever longer waits.
+    let places = pools.fault_freezes().try_acquire_many(others).unwrap();
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Active);
+    drop(places);
     // The hook has the pools.
     rig.kernel.behave();
 }
