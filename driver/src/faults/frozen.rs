@@ -103,15 +103,19 @@ pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
 
 /// Thaws before the process ends, beside calls under way.
 pub(super) fn thaw_at_end(target: &Target<'_>) -> Result<(), FaultError> {
-    let record = &target.record;
     let turn = wait_for_turn(target);
+    // Meanwhile a freeze may have found that another program has frozen the filesystem.
+    let record = target.pools.volume(&target.handle());
+    let record = record.unwrap_or_else(|_| target.record.clone());
     if turn.is_none() {
         tracing::warn!(
             volume = %record.id,
             "the filesystem of a volume with the fault frozen is being frozen, by the fault or by a copy. \
              If it stays frozen, the next start thaws it"
         );
-    } else if storage_freeze::thaw_volume(target.kernel(), record, &target.identity)? {
+    } else if record.freeze.is_some()
+        && storage_freeze::thaw_volume(target.kernel(), &record, &target.identity)?
+    {
         // Before the turn ends: a copy may record a freeze of its own next.
         forget(target)?;
     }

@@ -158,6 +158,32 @@ fn a_process_that_ends_waits_for_a_freeze_that_is_soon_done() {
     assert_eq!(rig.record(id).freeze, None);
 }
 
+/// The end of the process may find the record of a freeze that is about to find the other one.
+#[test]
+fn a_process_that_ends_leaves_another_program_its_freeze() {
+    let (rig, id) = staged(FsType::Ext4);
+    let root = rig.kernel.open_mount(&mount_of(&rig)).unwrap();
+    rig.kernel.freeze(&root).unwrap();
+    let (begin, begun) = channel();
+    let pools = Arc::clone(&rig.node.pools);
+    rig.kernel.hook("freeze", move |_| {
+        begin.send(pools.faulty_volumes().remove(0)).unwrap();
+        std::thread::sleep(Duration::from_millis(50));
+        Ok(())
+    });
+    let pools = Arc::clone(&rig.node.pools);
+    let ending = std::thread::spawn(move || {
+        let volume = begun.recv().unwrap();
+        assert!(volume.is_frozen_by_fault());
+        unblock(&pools, volume);
+    });
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Refused);
+    ending.join().unwrap();
+    // The hook has the pools.
+    rig.kernel.behave();
+    assert!(rig.kernel.is_frozen(rig.device(id).minor));
+}
+
 /// A frozen filesystem blocks sync(2) of the node, whatever has become of its image.
 #[test]
 fn a_frozen_filesystem_is_thawed_without_its_image() {
