@@ -341,6 +341,20 @@ async fn a_persistent_volume_of_another_node_keeps_no_fault() {
     }
 }
 
+/// It could be one of a stolen node, and no other fault would end either.
+#[tokio::test]
+async fn a_persistent_volume_that_is_too_large_keeps_no_fault() {
+    let rig = rig(true, None);
+    rig.driver.0.lock().faulty = vec!["h".to_owned()];
+    rig.faults.volumes.note_deleted("", "pv");
+    let large = json!({"spec": {"csi": {"fsType": "x".repeat(1 << 19)}}});
+    rig.world.api.put(with(volume(), large));
+    rig.driver
+        .answers(Ok(report(FaultState::Healed, "good", None)));
+    assert_eq!(rig.faults.look_again().await, RESYNC);
+    assert_eq!(rig.driver.requests(), [" h "]);
+}
+
 #[tokio::test]
 async fn only_changes_of_the_annotation_are_worked_on() {
     let rig = rig(true, None);
