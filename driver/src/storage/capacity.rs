@@ -216,6 +216,20 @@ impl Image {
     }
 }
 
+/// What images had between two measurements at least. One that came or went meanwhile, or grew, may not
+/// have had more at that time, while another one still had what it has lost since.
+pub(super) fn at_least(before: &[Image], after: &[Image]) -> Vec<Image> {
+    let later: HashMap<Uuid, u64> = after.iter().map(|i| (i.id, i.allocated)).collect();
+    let both = before.iter().filter_map(|image| {
+        let allocated = image.allocated.min(*later.get(&image.id)?);
+        Some(Image {
+            allocated,
+            ..*image
+        })
+    });
+    both.collect()
+}
+
 /// Space that these images hold together at least. With reflinks, every image counts its shared
 /// blocks in full, so only the largest image of each family (an image, its snapshots, their
 /// clones…) counts. Once the images differ, that is less than they hold; promising too little is

@@ -227,6 +227,25 @@ fn families_count_once() {
 }
 
 #[test]
+fn images_have_the_smaller_of_two_measurements() {
+    fn images(all: &[(u128, u64)]) -> Vec<Image> {
+        let all = all.iter();
+        all.map(|(id, bytes)| image(*id, None, *bytes)).collect()
+    }
+    for (name, before, after, expected) in [
+        ("it stays", &[(1, 5)][..], &[(1, 5)][..], 5),
+        ("it grows", &[(1, 5)], &[(1, 7)], 5),
+        ("it shrinks", &[(1, 7)], &[(1, 5)], 5),
+        ("it comes", &[], &[(1, 5)], 0),
+        ("it goes", &[(1, 5)], &[], 0),
+        ("two change", &[(1, 5), (2, 3)], &[(2, 3), (3, 7)], 3),
+    ] {
+        let both = at_least(&images(before), &images(after));
+        assert_eq!(held(&both, false), expected, "{name}");
+    }
+}
+
+#[test]
 fn a_kept_base_counts_as_held_as_far_as_it_is_the_largest() {
     let base = |id, eldest, allocated| Image {
         is_kept_base: true,

@@ -364,16 +364,14 @@ impl Pool {
         let Some(space) = settling.filter(|space| space.settled.elapsed() < STILL_FREEING) else {
             return;
         };
-        // An image that comes or goes meanwhile is in one of two measurements. A pool that can't be
-        // measured is reported elsewhere.
-        let (Ok(before), Ok(images), Ok(after)) = (self.usage(), self.images(), self.usage())
+        // A pool that can't be measured is reported elsewhere.
+        let (Ok(before), Ok(usage), Ok(after)) = (self.images(), self.usage(), self.images())
         else {
             return;
         };
-        let filler = self.filler_bytes.load(Ordering::Relaxed);
-        let held = capacity::held(&images, self.reflinks);
-        let used = used(&before).max(used(&after));
-        let overhead = used.saturating_sub(held.saturating_add(filler));
+        // What the file of a fault takes only makes this larger.
+        let held = capacity::held(&capacity::at_least(&before, &after), self.reflinks);
+        let overhead = used(&usage).saturating_sub(held);
         if space.overhead.fetch_min(overhead, Ordering::Relaxed) > overhead {
             self.forget_room();
         }

@@ -171,6 +171,21 @@ fn an_image_is_room_once() {
     }
 }
 
+/// The usage of a filesystem of 1 GiB with this much free.
+fn with_free(usage: FsUsage, free_bytes: u64) -> FsUsage {
+    FsUsage {
+        total_bytes: 1 << 30,
+        free_bytes,
+        available_bytes: free_bytes,
+        ..usage
+    }
+}
+
+/// What the filesystem of the first pool itself uses.
+fn overhead(site: &Site) -> u64 {
+    site.pool().space.get().unwrap().overhead()
+}
+
 /// What was deleted before the opening, or before the death of an earlier process.
 #[test]
 fn what_is_freed_after_the_opening_is_not_of_the_filesystem_itself() {
@@ -179,15 +194,9 @@ fn what_is_freed_after_the_opening_is_not_of_the_filesystem_itself() {
     let of_disk = Arc::clone(&freeing);
     site.kernel.set_disk(move |_, usage| {
         let free_bytes = 512 * MI - of_disk.load(Ordering::Relaxed);
-        FsUsage {
-            total_bytes: 1 << 30,
-            free_bytes,
-            available_bytes: free_bytes,
-            ..usage
-        }
+        with_free(usage, free_bytes)
     });
     site.open();
-    let overhead = |site: &Site| site.pool().space.get().unwrap().overhead();
     let expected = overhead(&site);
     freeing.store(64 * MI, Ordering::Relaxed);
     site.open();
@@ -197,4 +206,27 @@ fn what_is_freed_after_the_opening_is_not_of_the_filesystem_itself() {
         site.tend();
         assert_eq!(overhead(&site), expected + more * MI, "{still}");
     }
+}
+
+/// The filesystem may have had it only after another image had lost as much.
+#[test]
+fn what_an_image_gets_during_a_measurement_is_left_out() {
+    let mut site: Site = Site::new(&["a=DIR/a,image=300Mi"]);
+    site.kernel.set_disk(|_, usage| with_free(usage, 512 * MI));
+    site.open();
+    assert_eq!(overhead(&site), 512 * MI);
+    let [full, growing] = ["full", "growing"].map(|name| {
+        let volume = site.make(name);
+        site.pools().open_image(&volume, true).unwrap()
+    });
+    full.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+    full.sync_all().unwrap();
+    site.kernel.set_disk(move |_, usage| {
+        growing.write_all_at(&vec![1; 1 << 20], 0).unwrap();
+        growing.sync_all().unwrap();
+        with_free(usage, 511 * MI)
+    });
+    site.tend();
+    let left = overhead(&site);
+    assert!(left > 512 * MI - MI / 2, "{left}");
 }
