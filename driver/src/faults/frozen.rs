@@ -14,10 +14,10 @@ use crate::record::{FreezeIntent, now_ns};
 use crate::storage::{self, freeze as storage_freeze};
 
 /// How long the end of the process waits for another freeze or thaw of a volume.
-const TURN: Duration = Duration::from_millis(500);
+const TURN_WAIT: Duration = Duration::from_millis(500);
 
-/// How often it looks.
-const LOOK: Duration = Duration::from_millis(10);
+/// How often it tries.
+const TURN_POLL: Duration = Duration::from_millis(10);
 
 /// While it exists, this process freezes and thaws the volume for its owner alone.
 type FreezeTurn = Vec<UnderWayGuard<'static, (FileId, u32)>>;
@@ -124,13 +124,13 @@ pub(super) fn thaw_at_end(target: &Target<'_>) -> Result<(), FaultError> {
 
 /// Waits a little for the turn to thaw: a thaw amid a copy would make it one of several points in time.
 fn wait_for_turn(target: &Target<'_>) -> Option<FreezeTurn> {
-    let end = Instant::now() + TURN;
+    let end = Instant::now() + TURN_WAIT;
     loop {
         let turn = take_turn(target);
         if turn.is_some() || Instant::now() >= end {
             return turn;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(TURN_POLL);
     }
 }
 
