@@ -16,7 +16,7 @@ use super::owner_node;
 use super::pool_directory::PoolDirectory;
 use super::pool_error::{refused, unavailable};
 use super::pool_registry::{PoolRegistry, RegisteredPool};
-use crate::kernel::{FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
+use crate::kernel::{self, FsType, Kernel, MkfsSpec, MountSpec, Probe, topmost_mount};
 use crate::storage::layout::open_dir;
 use crate::storage::{Error, PoolKind, PoolOptions, PoolSpec, Pools, Result};
 
@@ -175,6 +175,19 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
     }
 }
 
+/// What to do after a look at a filesystem has failed.
+fn after_failed_look(error: &Error, device: &Path) -> String {
+    let device = device.display();
+    match error {
+        Error::Kernel(kernel::Error::Busy { .. }) => format!(
+            "Something on the node has it mounted where this process does not see it, such as an \
+             installation with another directory of kubelet: `grep {device} /proc/mounts` on the \
+             node finds the mount, and umount ends it if no volume uses it"
+        ),
+        _ => format!("The kernel's log (dmesg) says why; `xfs_repair -n {device}` checks it"),
+    }
+}
+
 struct PoolMount<'a> {
     kernel: &'a dyn Kernel,
     spec: &'a PoolSpec,
@@ -202,14 +215,11 @@ impl PoolMount<'_> {
             DevicePlan::Look(uuid) => {
                 let found = self.holds_a_pool().map_err(|e| match e {
                     e @ Error::OtherNode { .. } => e,
-                    e => {
-                        let device = self.device.path.display();
-                        self.refuse(format!(
-                            "carries an xfs filesystem that can't be looked at: {e}. It may be a \
-                             pool: nothing on it was changed. The kernel's log (dmesg) says why; \
-                             `xfs_repair -n {device}` checks it"
-                        ))
-                    }
+                    e => self.refuse(format!(
+                        "carries an xfs filesystem that can't be looked at: {e}. It may be a \
+                         pool: nothing on it was changed. {}",
+                        after_failed_look(&e, &self.device.path)
+                    )),
                 })?;
                 if !found {
                     return Err(self.refuse(format!(

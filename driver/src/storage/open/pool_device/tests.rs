@@ -88,3 +88,18 @@ fn plans() {
         }
     }
 }
+
+/// An installation with another directory of kubelet may have it mounted, and it is not damaged then.
+#[test]
+fn after_a_failed_look_at_a_filesystem() {
+    let device = Path::new("/dev/loop8");
+    for (errno, has, lacks) in [
+        (libc::EBUSY, "grep /dev/loop8 /proc/mounts", "xfs_repair"),
+        (libc::EIO, "xfs_repair -n /dev/loop8", "/proc/mounts"),
+    ] {
+        let error = kernel::Error::errno("mount", Path::new("/at"), errno);
+        let advice = after_failed_look(&error.into(), device);
+        assert!(advice.contains(has), "{advice}");
+        assert!(!advice.contains(lacks), "{advice}");
+    }
+}
