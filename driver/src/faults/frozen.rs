@@ -10,7 +10,7 @@ use super::target::Target;
 use super::{FaultError, Obstacle, fault_disk};
 use crate::kernel::under_way::UnderWayGuard;
 use crate::kernel::{FileId, Freeze};
-use crate::record::{FreezeIntent, now_ns};
+use crate::record::{FreezeIntent, VolumeRecord, now_ns};
 use crate::storage::{self, freeze as storage_freeze};
 
 /// How long the end of the process waits for another freeze or thaw of a volume.
@@ -93,11 +93,7 @@ fn take_place<'a>(target: &Target<'a>) -> Result<SemaphorePermit<'a>, storage::E
 
 pub(super) fn thaw(target: &Target<'_>) -> Result<(), FaultError> {
     let record = target.pools.volume(&target.handle())?;
-    if record.freeze.is_some()
-        && storage_freeze::thaw_volume(target.kernel(), &record, &target.identity)?
-    {
-        forget(target)?;
-    }
+    thaw_recorded(target, &record)?;
     fault_disk::clear(target)
 }
 
@@ -113,13 +109,21 @@ pub(super) fn thaw_at_end(target: &Target<'_>) -> Result<(), FaultError> {
             "the filesystem of a volume with the fault frozen is being frozen, by the fault or by a copy. \
              If it stays frozen, the next start thaws it"
         );
-    } else if record.freeze.is_some()
-        && storage_freeze::thaw_volume(target.kernel(), &record, &target.identity)?
-    {
+    } else {
         // Before the turn ends: a copy may record a freeze of its own next.
-        forget(target)?;
+        thaw_recorded(target, &record)?;
     }
     fault_disk::clear(target)
+}
+
+/// Thaws what the record says is frozen, and forgets the freeze.
+fn thaw_recorded(target: &Target<'_>, record: &VolumeRecord) -> Result<(), FaultError> {
+    if record.freeze.is_some()
+        && storage_freeze::thaw_volume(target.kernel(), record, &target.identity)?
+    {
+        forget(target)?;
+    }
+    Ok(())
 }
 
 /// Waits a little for the turn to thaw: a thaw amid a copy would make it one of several points in time.
