@@ -119,7 +119,7 @@ pub fn reconcile(
         (FaultStep::Keep, Some(requested)) => keep(&target, requested),
         (FaultStep::Expire, _) => expire(&target).or_else(later),
         (FaultStep::End, _) => match (end(&target), requested) {
-            // The record has no fault now, so this is done at most once.
+            // The record has no fault now, or a withdrawn one, so this is done at most once.
             (Ok(_), Some(_)) => reconcile(pools, volume, requested),
             (ended, _) => ended.or_else(later),
         },
@@ -156,7 +156,9 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         ranges,
         is_past: false,
         under_way: requested.lasts.is_none(),
+        is_withdrawn: false,
     };
+    let earlier = target.record.fault.clone();
     let record = target
         .pools
         .update_volume(&id, |record| record.fault = Some(Box::new(fault)))?;
@@ -166,6 +168,12 @@ fn begin(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Fau
         Ok(()) => Ok(active(requested, now)),
         Err(FaultError::Impossible(why)) => {
             end(&target)?;
+            if earlier.is_some() {
+                // It is what stops the filesystem, and not the fault that never began.
+                target
+                    .pools
+                    .clear_in_volume(&id, |record| record.fault = earlier)?;
+            }
             Ok(refused(requested, &why))
         }
         Err(error) => Err(error),
@@ -198,14 +206,10 @@ fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Faul
     Ok(active(requested, since_ns))
 }
 
-/// Ends a fault after its time has passed, and remembers it. The limit, the file and the ranges leave
-/// the record: what looks like them later belongs to a user.
+/// Ends a fault after its time has passed, and remembers it.
 fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     effects::end(target)?;
-    target.clear_in_fault(|fault| {
-        (fault.over, fault.limit, fault.file) = (true, None, None);
-        (fault.ranges, fault.under_way) = (Vec::new(), false);
-    })?;
+    target.clear_in_fault(FaultRecord::end)?;
     let ended = ended(target)?;
     let state = match ended.state {
         FaultState::Healed => FaultState::Expired,
@@ -214,11 +218,26 @@ fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     Ok(FaultReport { state, ..ended })
 }
 
-/// Ends a fault, and forgets it.
+/// Ends a fault, and forgets it once it stops the volume's filesystem no more.
 fn end(target: &Target<'_>) -> Result<FaultReport, FaultError> {
-    effects::end(target)?;
+    let is_withdrawn = target.is_withdrawn();
+    if !is_withdrawn {
+        effects::end(target)?;
+    }
     let ended = ended(target)?;
     let id = target.record.id;
+    if ended.state == FaultState::NeedsRestage {
+        if !is_withdrawn {
+            target.clear_in_fault(|fault| {
+                fault.end();
+                fault.is_withdrawn = true;
+            })?;
+        }
+        return Ok(FaultReport {
+            again: Some(LOOK),
+            ..ended
+        });
+    }
     target
         .pools
         .clear_in_volume(&id, |record| record.fault = None)?;
@@ -265,7 +284,8 @@ fn refused(requested: &ClaimFault, why: &Obstacle) -> FaultReport {
 /// What is left of a fault that has ended.
 fn ended(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     let (fault, now) = (target.recorded(), target.look_again()?);
-    let report = if now.has_stopped() {
+    let is_its_stop = target.record.stopping_fault().is_some() && now.has_stopped();
+    let report = if is_its_stop {
         FaultReport {
             state: FaultState::NeedsRestage,
             message: format!(

@@ -278,7 +278,9 @@ pub(crate) fn condition(problem: &Problem) -> Option<Condition> {
         Problem::FilesystemSmaller(_) => (Degraded, "FilesystemSmaller"),
         Problem::MountOptionsRefused(_) => (Degraded, "MountOptionsRefused"),
         Problem::Frozen { .. } => (Inaccessible, "Frozen"),
-        Problem::Fault { total: true, .. } => (Inaccessible, "FaultInjected"),
+        Problem::Fault { total: true, .. } | Problem::StoppedByFault(_) => {
+            (Inaccessible, "FaultInjected")
+        }
         Problem::Fault { total: false, .. } => (Degraded, "FaultInjected"),
         Problem::NotPublished { .. } => (Inaccessible, "NotPublished"),
         Problem::TargetLost { .. } => (Inaccessible, "DeviceLost"),

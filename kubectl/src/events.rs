@@ -122,7 +122,10 @@ fn last_of<K: Resource<DynamicType = ()>>(
 }
 
 /// The reasons of warnings, each with that of the event that says: it is over.
-const ENDED_BY: [(&str, &str); 5] = [
+const ENDED_BY: [(&str, &str); 8] = [
+    ("FaultFailed", "FaultHealed"),
+    ("FaultInjected", "FaultHealed"),
+    ("FaultNeedsRestage", "FaultHealed"),
     ("ProvisioningFailed", "ProvisioningSucceeded"),
     ("VolumeConditionAbnormal", "VolumeConditionNormal"),
     ("VolumeModifyFailed", "VolumeModifyCanceled"),
@@ -225,6 +228,8 @@ mod tests {
                 false,
             ),
             ("VolumeResizeFailed", ("VolumeModifySuccessful", 6), true),
+            ("FaultNeedsRestage", ("FaultHealed", 6), false),
+            ("FaultNeedsRestage", ("FaultHealed", 4), true),
         ] {
             let events = [
                 about("Warning", 5, warning),

@@ -52,8 +52,13 @@ impl ClaimFaults {
                     namespace: namespace.clone(),
                     fault,
                 };
+                let before = self
+                    .known
+                    .lock()
+                    .get(name)
+                    .map(|known| known.report.clone());
                 let report = match self.driver_faults.apply(request).await {
-                    Ok(found) => decide::report(&requested, found),
+                    Ok(found) => decide::report(&requested, before.as_ref(), found),
                     Err(status) => {
                         self.failed(claim, &status);
                         return Err(ClaimFaultsError::Driver(status));

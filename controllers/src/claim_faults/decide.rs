@@ -142,12 +142,24 @@ fn requested(annotation: Option<&str>, preset: Option<&str>, is_enabled: bool) -
     }
 }
 
-/// What is reported when the driver `found` this. A refusal hides that there is no fault, and not
-/// that one has ended.
-pub(super) fn report(requested: &RequestedFault, found: FaultReport) -> FaultReport {
+/// What is reported when the driver `found` this after another report. A refusal hides that there is
+/// no fault, and not that one has ended: that is reported before.
+pub(super) fn report(
+    requested: &RequestedFault,
+    before: Option<&FaultReport>,
+    found: FaultReport,
+) -> FaultReport {
+    use FaultState::{Absent, NeedsRestage, Refused};
+    let before = before.map(|before| before.state);
+    let is_said = match found.state {
+        Absent => true,
+        // This is found until pods go.
+        NeedsRestage => matches!(before, Some(NeedsRestage | Refused)),
+        _ => false,
+    };
     match requested {
-        RequestedFault::Refused(why) if found.state == FaultState::Absent => FaultReport {
-            state: FaultState::Refused,
+        RequestedFault::Refused(why) if is_said => FaultReport {
+            state: Refused,
             message: why.clone(),
             again: None,
         },
@@ -363,10 +375,32 @@ mod tests {
             message: "m".to_owned(),
             again: None,
         };
-        let said = report(&refused, healed.clone());
+        let said = report(&refused, None, healed.clone());
         assert_eq!((said.state, said.again), (healed.state, Some(SOON)));
-        assert_eq!(report(&RequestedFault::Nothing, healed.clone()), healed);
-        let none = report(&refused, FaultReport::none());
+        assert_eq!(
+            report(&RequestedFault::Nothing, None, healed.clone()),
+            healed
+        );
+        let none = report(&refused, None, FaultReport::none());
         assert_eq!((none.state, &*none.message), (FaultState::Refused, "no"));
+    }
+
+    /// A filesystem may stay stopped for days.
+    #[test]
+    fn a_refusal_follows_what_a_fault_has_left() {
+        let refused = RequestedFault::Refused("no".to_owned());
+        let stopped = FaultReport {
+            state: FaultState::NeedsRestage,
+            message: "m".to_owned(),
+            again: None,
+        };
+        let first = report(&refused, None, stopped.clone());
+        assert_eq!(
+            (first.state, first.again),
+            (FaultState::NeedsRestage, Some(SOON))
+        );
+        let second = report(&refused, Some(&first), stopped.clone());
+        assert_eq!((second.state, second.again), (FaultState::Refused, None));
+        assert_eq!(report(&refused, Some(&second), stopped), second);
     }
 }

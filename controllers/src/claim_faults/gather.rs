@@ -29,7 +29,7 @@ impl ClaimFaults {
         let is_of_another = known.is_none() && handle.is_some_and(|handle| self.has_fault(handle));
         let is_own = is_here && handle.is_some() && claim_namespace(&volume) == namespace;
         let state = known.as_ref().map(|known| known.report.state);
-        let is_waiting = state == Some(FaultState::Waiting);
+        let is_waiting = matches!(state, Some(FaultState::Waiting | FaultState::NeedsRestage));
         let claim = if is_own {
             self.claim_of(&volume, is_waiting).await?
         } else {
@@ -54,7 +54,7 @@ impl ClaimFaults {
 
     /// The claim that the volume is bound to. One that is too large to be read asks for nothing:
     /// otherwise its users could keep a fault longer than its time. Neither does one that the cache
-    /// leaves out while its fault waits for a pod: thousands of them would be read from the API server
+    /// leaves out while its fault waits for pods to come or to go: thousands of them would be read from the API server
     /// every few seconds.
     async fn claim_of(
         &self,

@@ -137,6 +137,9 @@ pub enum Problem {
         FAULT
     )]
     Fault { fault: String, total: bool },
+    /// The filesystem takes no writes before it is mounted again, because of a fault that is over.
+    #[error("its filesystem has stopped by the fault {0}, which is over")]
+    StoppedByFault(String),
     /// The start of mkfs is recorded, and its end is not.
     #[error("its formatting as {0} was interrupted")]
     Formatting(FsType),
@@ -227,7 +230,7 @@ impl Problem {
             Problem::UsedUnstaged { .. } => "unpublish and unstage it, or unmount it",
             Problem::FilesystemShutDown | Problem::FilesystemReadOnly => TO_MOUNT_AGAIN,
             Problem::Fault { .. } => TO_END_A_FAULT,
-            Problem::FaultDiskGone => {
+            Problem::StoppedByFault(_) | Problem::FaultDiskGone => {
                 "delete the pods that use the volume: it is staged again for the next ones"
             }
             Problem::MountOptionsRefused(_) => {

@@ -20,8 +20,8 @@ mod tests;
 mod volume_problems;
 
 pub(crate) use volume_problems::{
-    ImageState, has_stopped, image_problem, shut_down_problem, staging_problem, target_problem,
-    volume_problems,
+    ImageState, has_stopped, image_problem, shut_down_problem, staging_problem, stop_problem,
+    target_problem, volume_problems,
 };
 
 /// Identifies what belongs to a volume.

@@ -32,6 +32,8 @@ pub(super) fn decide(
     in_use: bool,
     now_ns: u64,
 ) -> FaultStep {
+    // A withdrawn fault makes room for the next one.
+    let recorded = recorded.filter(|fault| requested.is_none() || !fault.is_withdrawn);
     let (recorded, requested) = match (recorded, requested) {
         (None, None) => return FaultStep::Nothing,
         (Some(_), None) => return FaultStep::End,
@@ -84,6 +86,13 @@ mod tests {
         })
     }
 
+    fn withdrawn(fault: &str) -> Option<FaultRecord> {
+        Some(FaultRecord {
+            is_withdrawn: true,
+            ..record(fault, true)?
+        })
+    }
+
     #[rstest]
     #[case::nothing(None, None, true, 0, Nothing)]
     #[case::begins(None, Some("gone"), true, 0, Begin)]
@@ -100,6 +109,10 @@ mod tests {
     #[case::another_seed(record("powercut", true), Some("powercut,seed=1"), true, 101, End)]
     #[case::an_instant(record("powercut", true), Some("powercut"), true, 9999, Rest)]
     #[case::half_done(record("powercut", false), Some("powercut"), true, 9999, Keep)]
+    #[case::has_left_a_stop(withdrawn("gone,for=600s"), None, true, 9999, End)]
+    #[case::the_next_one(withdrawn("gone,for=600s"), Some("frozen"), true, 101, Begin)]
+    #[case::the_same_again(withdrawn("gone,for=600s"), Some("gone"), true, 101, Begin)]
+    #[case::the_next_one_waits(withdrawn("gone,for=600s"), Some("gone"), false, 101, Wait)]
     #[case::clock_set_back(record("gone,for=600s", false), Some("gone"), true, 1, Keep)]
     #[case::clock_set_back_far(record("frozen,for=30s", false), Some("frozen"), true, 1, Expire)]
     fn steps(

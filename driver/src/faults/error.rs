@@ -48,8 +48,8 @@ pub enum Obstacle {
     #[error("the file has some of its bytes in no blocks of its own, but in its inode or encoded")]
     NotInBlocks,
     #[error(
-        "the file is in more than {most} pieces on the disk, or in thousands of extents: name a part of \
-         it by range=FROM-TO"
+        "the file is in more than {most} pieces on the disk, or in 65,536 extents that follow each \
+         other: name a part of it by range=FROM-TO"
     )]
     TooManyRanges { most: usize },
     /// A fault of fault disks for another volume.

@@ -68,6 +68,12 @@ impl<'a> Target<'a> {
         fault.is_some_and(|fault| fault.under_way)
     }
 
+    /// True if no claim asks for the fault in the record any more.
+    pub(super) fn is_withdrawn(&self) -> bool {
+        let fault = self.record.fault.as_ref();
+        fault.is_some_and(|fault| fault.is_withdrawn)
+    }
+
     /// Changes the fault in the record.
     pub(super) fn update_fault(
         &self,

@@ -372,10 +372,51 @@ fn an_ext4_becomes_read_only_until_it_is_staged_again() {
     assert!(mount_of(&rig).fs_read_only());
     assert_eq!(reasons(&rig, id), ["FaultInjected"]);
     assert_eq!(state(&rig, id, None), FaultState::NeedsRestage);
-    assert_eq!(reasons(&rig, id), ["FilesystemReadOnly"]);
+    assert_eq!(reasons(&rig, id), ["FaultInjected"]);
     rig.unstage(id, "a").unwrap();
     rig.stage(id, "a", &mount("ext4")).unwrap();
     assert!(reasons(&rig, id).is_empty());
+}
+
+/// Its claim has no annotation any more, and users still have to do something.
+#[rstest]
+#[case::until_the_pods_go(false)]
+#[case::until_the_next_staging(true)]
+fn a_fault_is_recorded_until_it_stops_nothing(#[case] is_staged_again: bool) {
+    let (rig, id) = staged(FsType::Ext4);
+    assert_eq!(state(&rig, id, Some("readonly")), FaultState::Active);
+    assert_eq!(state(&rig, id, None), FaultState::NeedsRestage);
+    let rig = rig.restarted();
+    let left = ask(&rig, id, None);
+    assert_eq!(left.state, FaultState::NeedsRestage);
+    assert!(left.again.is_some(), "the end is found");
+    assert_eq!(faulty(&rig.node.pools), [id.to_string()]);
+    rig.unstage(id, "a").unwrap();
+    if is_staged_again {
+        rig.stage(id, "a", &mount("ext4")).unwrap();
+        rig.kernel.turn_read_only(rig.device(id).minor);
+        assert_eq!(reasons(&rig, id), ["FilesystemReadOnly"], "by itself");
+    }
+    assert_eq!(state(&rig, id, None), FaultState::Healed);
+    assert_eq!(rig.record(id).fault, None);
+}
+
+/// Only another fault that begins takes the place of one that has stopped the filesystem.
+#[test]
+fn a_fault_that_is_refused_hides_no_other() {
+    let (rig, id) = staged(FsType::Ext4);
+    let recorded = || rig.record(id).fault.clone().unwrap().fault;
+    assert_eq!(state(&rig, id, Some("readonly")), FaultState::Active);
+    let read_only = recorded();
+    assert_eq!(state(&rig, id, Some("eio")), FaultState::Refused);
+    assert_eq!(recorded(), read_only, "the volume has no fault disk");
+    let root = rig.kernel.open_mount(&mount_of(&rig)).unwrap();
+    rig.kernel.freeze(&root).unwrap();
+    assert_eq!(state(&rig, id, Some("frozen")), FaultState::Refused);
+    assert_eq!(recorded(), read_only, "another program has frozen it");
+    assert_eq!(state(&rig, id, None), FaultState::NeedsRestage);
+    assert_eq!(state(&rig, id, Some("gone")), FaultState::Active);
+    assert_ne!(recorded(), read_only);
 }
 
 /// Such a stop has another cause than the fault.

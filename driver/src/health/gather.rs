@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::{Condition, VolumeFacts, filesystem_size, volume_conditions};
 use crate::diagnose::pool::PoolFacts;
-use crate::diagnose::volume::{ImageState, shut_down_problem, volume_problems};
+use crate::diagnose::volume::{ImageState, shut_down_problem, stop_problem, volume_problems};
 use crate::diagnose::{KernelState, Problem, VolumeIdentity, VolumeState};
 use crate::fault_disks::DiskPresence;
 use crate::kernel::{self, FileId, FsType, Kernel, file, refused_mount_options};
@@ -178,10 +178,7 @@ fn lost_fault_disk(pools: &Pools, record: &VolumeRecord, state: &VolumeState) ->
     match pools.fault_disks().state(record.id) {
         Ok(DiskPresence::Serving) => None,
         // The record has the fault that has cut it.
-        Ok(DiskPresence::Cut) => record.fault.as_ref().map(|fault| Problem::Fault {
-            fault: fault.fault.clone(),
-            total: true,
-        }),
+        Ok(DiskPresence::Cut) => record.fault.as_deref().map(stop_problem),
         Ok(DiskPresence::Gone) => Some(Problem::FaultDiskGone),
         Err(error) => {
             tracing::warn!(volume = %record.id, %error, "can't ask the server of fault disks");

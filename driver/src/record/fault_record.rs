@@ -6,7 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::VolumeRecord;
 
-/// A fault of a volume, recorded from before its first effect until its claim asks for it no more.
+/// A fault of a volume, recorded from before its first effect until its claim asks for it no more, and
+/// until it stops the volume's filesystem no more.
 ///
 /// The record tells what the driver itself did to a device or a filesystem from what others did.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -31,6 +32,9 @@ pub struct FaultRecord {
     /// The driver is causing it. If its process ends now, all of it may be there, a part, or nothing.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub under_way: bool,
+    /// Its claim asks for it no more. It has stopped the filesystem until the volume is staged again.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub is_withdrawn: bool,
 }
 
 impl FaultRecord {
@@ -43,6 +47,20 @@ impl FaultRecord {
     /// True if it happens at one instant, and lasts until the volume is staged again.
     fn is_instant(&self) -> bool {
         self.name() == "powercut"
+    }
+
+    /// Notes that it has ended. The limit, the file and the ranges leave the record: what looks like
+    /// them later belongs to a user.
+    pub(crate) fn end(&mut self) {
+        *self = FaultRecord {
+            fault: std::mem::take(&mut self.fault),
+            over: true,
+            limit: None,
+            file: None,
+            ranges: Vec::new(),
+            under_way: false,
+            ..*self
+        };
     }
 
     /// Notes that the volume is staged again. `is_attached`: with the device that it had.
@@ -77,6 +95,7 @@ impl FaultRecord {
             ranges: Vec::new(),
             is_past: false,
             under_way: false,
+            is_withdrawn: false,
         }
     }
 }

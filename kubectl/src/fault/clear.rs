@@ -11,7 +11,7 @@ use super::annotation::{annotate, annotation, asks_for_none};
 use super::claims::{ClaimArgs, selected};
 use super::class_fault::{ClassFault, of_classes};
 use super::fault_status::{
-    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said,
+    AwaitedFault, FaultProgress, FaultStatus, KnownEvents, fault_events, last_said, last_stop,
 };
 use super::rows::{FaultRow, print};
 use super::wait::{WaitArgs, until_said};
@@ -77,16 +77,14 @@ async fn clear(
 ) -> Result<Vec<FaultStatus>, Error> {
     let classes = of_classes(cluster, claims).await?;
     if !args.wait.wait {
-        let faulty = faulty_claims(claims, classes, |_| None);
+        let faulty = faulty_claims(claims, classes, &[]);
         write(cluster, &faulty, false).await?;
         return Ok(faulty.iter().map(FaultyClaim::cleared).collect());
     }
     let before = fault_events(cluster, Some(&cluster.namespace)).await?;
     let known = KnownEvents::of(&before);
     let all: Vec<_> = before.iter().collect();
-    let faulty = faulty_claims(claims, classes, |claim| {
-        last_said(&all, claim).map(|said| said.progress)
-    });
+    let faulty = faulty_claims(claims, classes, &all);
     write(cluster, &faulty, false).await?;
     let awaited: Vec<_> = faulty
         .iter()
@@ -105,11 +103,11 @@ async fn write(cluster: &Cluster, faulty: &[FaultyClaim<'_>], dry_run: bool) -> 
     Ok(annotate(cluster, faults, dry_run).await?)
 }
 
-/// The claims with what their classes have. `last` is what the last event says of a claim.
+/// The claims with what their classes have, and what events say.
 fn faulty_claims<'c>(
     claims: &'c [PersistentVolumeClaim],
     classes: Vec<ClassFault>,
-    last: impl Fn(&PersistentVolumeClaim) -> Option<FaultProgress>,
+    events: &[&Event],
 ) -> Vec<FaultyClaim<'c>> {
     claims
         .iter()
@@ -117,7 +115,8 @@ fn faulty_claims<'c>(
         .map(|(claim, class)| FaultyClaim {
             claim,
             class,
-            last: last(claim),
+            last: last_said(events, claim).map(|said| said.progress),
+            stopped: last_stop(events, claim),
         })
         .collect()
 }
@@ -138,6 +137,8 @@ struct FaultyClaim<'c> {
     class: ClassFault,
     /// What the last event says of its fault.
     last: Option<FaultProgress>,
+    /// What an event says of an earlier fault, if that has left the filesystem stopped.
+    stopped: Option<FaultStatus>,
 }
 
 impl FaultyClaim<'_> {
@@ -182,6 +183,9 @@ impl FaultyClaim<'_> {
 
     /// What is said of the claim without an event.
     fn cleared(&self) -> FaultStatus {
+        if let Some(stopped) = &self.stopped {
+            return stopped.clone();
+        }
         let may_have_one_of_class =
             self.class == ClassFault::Unknown && self.change() != AnnotationChange::WriteNone;
         let message = if may_have_one_of_class && !asks_for_none(self.claim) {
@@ -240,6 +244,7 @@ mod tests {
             claim: &claim,
             class,
             last,
+            stopped: None,
         };
         assert_eq!(faulty.change(), expected);
     }
@@ -264,6 +269,7 @@ mod tests {
             claim: &claim,
             class: ClassFault::Absent,
             last,
+            stopped: None,
         };
         assert_eq!(faulty.awaited().is_ok(), expected);
     }
@@ -283,10 +289,35 @@ mod tests {
             claim: &claim,
             class,
             last: None,
+            stopped: None,
         };
         let said = faulty.cleared().message;
         assert!(said.starts_with(expected), "{said}");
         assert_eq!(said.contains("fault=none"), expected.contains("itself"));
+    }
+
+    #[test]
+    fn what_a_fault_has_left_is_said_again() {
+        let claim = claim(None);
+        let event = |second: u32, reason: &str| {
+            read::<Event>(json!({
+                "involvedObject": {"uid": "u"}, "reason": reason, "message": reason,
+                "lastTimestamp": format!("2026-01-01T00:00:{second:02}Z"),
+            }))
+        };
+        let stopped = event(1, "FaultNeedsRestage");
+        let refused = event(2, "FaultRefused");
+        let healed = event(3, "FaultHealed");
+        for (events, expected) in [
+            (vec![&stopped], FaultProgress::NeedsRestage),
+            (vec![&stopped, &refused], FaultProgress::NeedsRestage),
+            (vec![&stopped, &refused, &healed], FaultProgress::Cleared),
+            (vec![], FaultProgress::Cleared),
+        ] {
+            let claims = std::slice::from_ref(&claim);
+            let faulty = faulty_claims(claims, vec![ClassFault::Absent], &events);
+            assert_eq!(faulty[0].cleared().progress, expected, "{events:?}");
+        }
     }
 
     fn claim(fault: Option<&str>) -> PersistentVolumeClaim {

@@ -140,6 +140,16 @@ pub(crate) fn last_said(events: &[&Event], claim: &PersistentVolumeClaim) -> Opt
     last(events, claim, |_| true)
 }
 
+/// What the last of the events about the claim says of the end of its fault, if that has left the
+/// volume's filesystem stopped.
+pub(crate) fn last_stop(events: &[&Event], claim: &PersistentVolumeClaim) -> Option<FaultStatus> {
+    use FaultProgress::{Healed, Injected, NeedsRestage};
+    let said = last(events, claim, |said| {
+        matches!(said.progress, Injected | Healed | NeedsRestage)
+    });
+    said.filter(|said| said.progress == NeedsRestage)
+}
+
 fn last(
     events: &[&Event],
     claim: &PersistentVolumeClaim,

@@ -369,6 +369,13 @@ const GI: u64 = 1 << 30;
     "Inaccessible FaultInjected",
     "Note Fault"
 )]
+#[case::stopped_by_a_fault_of_no_claim(
+    scene().fault("gone,for=600s", true, None).options("rw,shutdown").with(|s| {
+        s.record.fault.as_mut().unwrap().is_withdrawn = true;
+    }),
+    "Inaccessible FaultInjected",
+    "Note Fault"
+)]
 #[case::stopped_after_the_next_staging(
     scene().fault("powercut", true, None).options("rw,shutdown").with(|s| {
         s.record.fault.as_mut().unwrap().is_past = true;

@@ -11,7 +11,7 @@ use crate::diagnose::Problem;
 use crate::diagnose::kernel_state::destroy_data;
 use crate::kernel::{MountEntry, mounts_read_only, whole_blocks};
 use crate::reach::pins;
-use crate::record::{Access, Capability, Format, Provisioning, Stage, VolumeRecord};
+use crate::record::{Access, Capability, FaultRecord, Format, Provisioning, Stage, VolumeRecord};
 
 /// The state of a volume's or a snapshot's image file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -193,23 +193,36 @@ fn stopped(stage: &Stage, mount: &MountEntry) -> Option<Problem> {
 /// that, so the latter is not another problem.
 fn fault_problem(record: &VolumeRecord, state: &VolumeState) -> Option<Problem> {
     let fault = record.stopping_fault()?;
-    let is_stopped = has_stopped(record, state);
-    (!fault.over || is_stopped).then(|| Problem::Fault {
-        fault: fault.fault.clone(),
-        total: fault.is_total() || is_stopped,
-    })
+    if has_stopped(record, state) {
+        Some(stop_problem(fault))
+    } else if fault.over {
+        None
+    } else {
+        Some(Problem::Fault {
+            fault: fault.fault.clone(),
+            total: fault.is_total(),
+        })
+    }
+}
+
+/// The problem of a volume that can't be used by its fault.
+pub(crate) fn stop_problem(fault: &FaultRecord) -> Problem {
+    let text = fault.fault.clone();
+    if fault.over {
+        Problem::StoppedByFault(text)
+    } else {
+        Problem::Fault {
+            fault: text,
+            total: true,
+        }
+    }
 }
 
 /// The problem of a volume with a filesystem that has shut down, as it says when it is asked. A fault
 /// of the volume is the cause of that.
 pub(crate) fn shut_down_problem(record: &VolumeRecord) -> Problem {
-    match record.stopping_fault() {
-        Some(fault) => Problem::Fault {
-            fault: fault.fault.clone(),
-            total: true,
-        },
-        None => Problem::FilesystemShutDown,
-    }
+    let by_fault = record.stopping_fault().map(stop_problem);
+    by_fault.unwrap_or(Problem::FilesystemShutDown)
 }
 
 /// True if the filesystem of a staged volume says that it has shut down or become read-only. An

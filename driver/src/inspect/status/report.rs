@@ -162,6 +162,9 @@ fn volume(
 fn fault(v: &VolumeRecord, state: &VolumeState, has_shut_down: bool) -> Option<VolumeFault> {
     let fault = v.fault.as_deref()?;
     let is_stopped = !fault.is_past && (has_shut_down || has_stopped(v, state));
+    if fault.is_withdrawn && !is_stopped {
+        return None;
+    }
     let word = match (fault.over, &v.stage) {
         (false, Some(_)) => "active",
         (false, None) => "waiting",
@@ -308,6 +311,18 @@ mod tests {
             assert_eq!(report.volumes[0].fault.as_ref(), Some(&expected));
             assert_eq!(report.volumes[1].fault, None);
         }
+    }
+
+    /// The driver forgets it at its next look.
+    #[test]
+    fn a_fault_that_no_claim_asks_for_is_reported_while_it_stops_the_filesystem() {
+        let mut scene = scene::Scene::new();
+        scene.set_fault("gone,for=600s", true);
+        scene.withdraw_fault();
+        assert_eq!(report_of(scene.survey()).volumes[0].fault, None);
+        scene.shut_down();
+        let fault = report_of(scene.survey()).volumes[0].fault.clone();
+        assert_eq!(fault.unwrap().state, "stopped");
     }
 
     /// Two volumes, and a snapshot of one of them.

@@ -67,7 +67,9 @@ impl<'a> Subject<'a> {
             }
             Problem::UsedUnstaged { .. } => (Warning, ProblemKind::UseWithoutStage),
             Problem::Frozen { .. } => (unless_running(self.pool, Error), ProblemKind::FreezeLeft),
-            Problem::Fault { .. } | Problem::PoolFault(_) => (Note, ProblemKind::Fault),
+            Problem::Fault { .. } | Problem::StoppedByFault(_) | Problem::PoolFault(_) => {
+                (Note, ProblemKind::Fault)
+            }
             Problem::Formatting(_) => (Note, ProblemKind::FormatLeft),
             Problem::FilesystemShutDown => (Error, ProblemKind::FilesystemShutDown),
             Problem::FilesystemReadOnly => (Error, ProblemKind::FilesystemReadOnly),

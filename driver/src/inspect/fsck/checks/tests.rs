@@ -219,6 +219,11 @@ impl Scene {
         }));
     }
 
+    /// No claim asks for the fault of the first volume any more.
+    pub(crate) fn withdraw_fault(&mut self) {
+        self.volume(0).fault.as_mut().unwrap().is_withdrawn = true;
+    }
+
     /// Forgets that the first volume is staged.
     pub(crate) fn unstage(&mut self) {
         self.volume(0).stage = None;
