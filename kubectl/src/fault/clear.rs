@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use hostloop_api_objects::claim_fault::NONE;
 use hostloop_api_objects::constants::FAULT;
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
+use k8s_openapi::api::core::v1::{Event, PersistentVolumeClaim};
 
 use super::Error;
 use super::annotation::{annotate, annotation, asks_for_none};
