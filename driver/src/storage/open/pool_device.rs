@@ -117,6 +117,7 @@ pub(super) fn directory(
         kernel,
         spec,
         options,
+        kind,
         device,
         at: &at,
     };
@@ -178,20 +179,27 @@ fn is_mounted(kernel: &dyn Kernel, spec: &PoolSpec, device: &Device, at: &Path) 
 /// What to do after a look at a filesystem has failed.
 fn after_failed_look(error: &Error, device: &Path) -> String {
     let device = device.display();
-    match error {
-        Error::Kernel(kernel::Error::Busy { .. }) => format!(
+    if is_busy(error) {
+        format!(
             "Something on the node has it mounted where this process does not see it, such as an \
              installation with another directory of kubelet: `grep {device} /proc/mounts` on the \
              node finds the mount, and umount ends it if no volume uses it"
-        ),
-        _ => format!("The kernel's log (dmesg) says why; `xfs_repair -n {device}` checks it"),
+        )
+    } else {
+        format!("The kernel's log (dmesg) says why; `xfs_repair -n {device}` checks it")
     }
+}
+
+/// True if something else has the device mounted, and otherwise than was asked for.
+fn is_busy(error: &Error) -> bool {
+    matches!(error, Error::Kernel(kernel::Error::Busy { .. }))
 }
 
 struct PoolMount<'a> {
     kernel: &'a dyn Kernel,
     spec: &'a PoolSpec,
     options: &'a PoolOptions,
+    kind: PoolKind,
     device: &'a Device,
     at: &'a Path,
 }
@@ -213,7 +221,8 @@ impl PoolMount<'_> {
             DevicePlan::Make => self.make(registry, None),
             DevicePlan::MakeAgain(uuid) => self.make(registry, Some(uuid)),
             DevicePlan::Look(uuid) => {
-                let found = self.holds_a_pool().map_err(|e| match e {
+                let found = self.holds_a_pool().or_else(|e| self.look_beside(e));
+                let found = found.map_err(|e| match e {
                     e @ Error::OtherNode { .. } => e,
                     e => self.refuse(format!(
                         "carries an xfs filesystem that can't be looked at: {e}. It may be a \
@@ -327,6 +336,24 @@ impl PoolMount<'_> {
     /// with [`Error::OtherNode`] if it is the pool of another node.
     fn holds_a_pool(&self) -> Result<bool> {
         self.mount_with(true, &["norecovery"])?;
+        self.look()
+    }
+
+    /// Inspects the filesystem of an image after a look has failed, if a mount that this process does
+    /// not see is the reason: an installation with another directory of kubelet leaves one. One more
+    /// mount of such a filesystem replays no log. Should the other mount end just now, it replays
+    /// that of a filesystem in the driver's own image.
+    fn look_beside(&self, failed: Error) -> Result<bool> {
+        if self.kind != PoolKind::Image || !is_busy(&failed) {
+            return Err(failed);
+        }
+        self.mount_with(false, &[])?;
+        self.look()
+    }
+
+    /// True if the mounted filesystem is a pool. Ends the mount. Fails with [`Error::OtherNode`] if it is
+    /// the pool of another node.
+    fn look(&self) -> Result<bool> {
         let found = open_dir(self.at).and_then(|root| {
             let found = identity(root.as_fd(), None)?;
             if found.is_some() {

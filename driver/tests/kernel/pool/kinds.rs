@@ -198,6 +198,38 @@ fn an_image_becomes_a_pool_and_is_found_again_by_its_loop_device() {
     assert_eq!(world.open().volumes()[0].id, made.id);
 }
 
+/// An installation with another directory of kubelet leaves its mount where the next one does not see
+/// it, and has another state directory.
+#[test]
+fn an_image_that_is_mounted_out_of_sight_is_found_again() {
+    let mut world = World::new(&["img=DIR/img,image=400Mi"]);
+    let file = world.path("img.pool");
+    world.open();
+    let made = world.create(thin("one", MI));
+    let at = world.pool().root().to_path_buf();
+    let device = loops_of(&file);
+    let hold = std::fs::File::open(at.join("pool.json")).unwrap();
+    world.close();
+    run("umount", &["-l", arg(&at)]);
+    std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
+    assert_eq!(world.open().volumes()[0].id, made.id);
+    assert_eq!(loops_of(&file), device, "no second device over one image");
+    drop(hold);
+
+    // Another filesystem in its place is left as it is.
+    world.unmount();
+    until("it is detached", || loops_of(&file).is_empty());
+    std::fs::remove_file(world.options.state_dir.join("pools.json")).unwrap();
+    run("mkfs.xfs", &["-q", "-f", arg(&file)]);
+    let elsewhere = world.path("elsewhere");
+    std::fs::create_dir(&elsewhere).unwrap();
+    run("mount", &["-o", "loop", arg(&file), arg(&elsewhere)]);
+    let hold = std::fs::File::open(&elsewhere).unwrap();
+    run("umount", &["-l", arg(&elsewhere)]);
+    refusal(&world, &["an xfs filesystem", "that is not a pool"]);
+    drop(hold);
+}
+
 #[test]
 fn an_image_grows_and_never_shrinks() {
     let mut world = World::new(&["img=DIR/img,image=400Mi"]);
