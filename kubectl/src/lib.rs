@@ -21,6 +21,7 @@ mod check;
 mod claim_objects;
 mod cluster;
 mod completion;
+mod container_end;
 mod container_flags;
 mod describe;
 mod distribution;

@@ -17,6 +17,7 @@ use tokio::time::timeout;
 
 use super::api::{self, AT_ONCE, ApiError, Call};
 use super::cluster::Cluster;
+use super::container_end::last_error;
 
 mod cut_commands;
 mod event_pods;
@@ -321,10 +322,9 @@ fn not_running(pod: &Pod, container: &Container) -> Option<String> {
     let Some(status) = &pod.status else {
         return Some("it has no status".to_owned());
     };
-    let containers = status.container_statuses.iter().flatten();
-    let state = containers
-        .filter(|c| c.name == container.name)
-        .find_map(|c| c.state.as_ref());
+    let mut containers = status.container_statuses.iter().flatten();
+    let container = containers.find(|one| one.name == container.name);
+    let state = container.and_then(|container| container.state.as_ref());
     let Some(state) = state else {
         return Some(status.phase.clone().unwrap_or_else(|| "Unknown".to_owned()));
     };
@@ -335,15 +335,17 @@ fn not_running(pod: &Pod, container: &Container) -> Option<String> {
         .waiting
         .as_ref()
         .and_then(|waiting| waiting.reason.clone());
+    let error = container.and_then(last_error);
     let ended = state.terminated.as_ref().map(|ended| match &ended.reason {
         Some(reason) => reason.clone(),
         None => format!("exit code {}", ended.exit_code),
     });
-    Some(
-        waiting
-            .or(ended)
-            .unwrap_or_else(|| "its container waits".to_owned()),
-    )
+    let state = waiting.or(ended);
+    let state = state.unwrap_or_else(|| "its container waits".to_owned());
+    Some(match error {
+        Some(error) => format!("{state}: {error}"),
+        None => state,
+    })
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 use k8s_openapi::api::storage::v1::CSINode;
 use kube::ResourceExt;
 
+use crate::container_end::last_error;
 use crate::volume_objects::{condition, is_of_daemon_set};
 
 /// The annotation of a DaemonSet, and the label of its pods, with the generation of the template.
@@ -22,6 +23,8 @@ pub(super) enum PodState {
     Old,
     /// The pod is not ready, and the cluster says why.
     Waiting(String),
+    /// The process of this pod ends again and again, the last time with this error.
+    Failing { pod: String, why: String },
     /// The pod is not ready.
     Starting,
     /// The pod is ready, and kubelet has not registered the driver.
@@ -144,22 +147,29 @@ fn ready_or_why(pod: &Pod) -> PodState {
         .status
         .iter()
         .flat_map(|s| s.container_statuses.iter().flatten());
-    statuses.find_map(why).unwrap_or(PodState::Starting)
+    statuses
+        .find_map(|container| why(pod, container))
+        .unwrap_or(PodState::Starting)
 }
 
 /// Why a container does not run, if that is more than "it is being started".
-fn why(container: &ContainerStatus) -> Option<PodState> {
+fn why(pod: &Pod, container: &ContainerStatus) -> Option<PodState> {
     let waiting = container.state.as_ref()?.waiting.as_ref()?;
     let reason = waiting
         .reason
         .as_deref()
         .filter(|reason| !["ContainerCreating", "PodInitializing"].contains(reason))?;
     let message = waiting.message.as_deref().unwrap_or_default();
-    Some(PodState::Waiting(
-        format!("{reason}: {message}")
-            .trim_end_matches(": ")
-            .to_owned(),
-    ))
+    let waits = format!("{reason}: {message}");
+    let waits = waits.trim_end_matches(": ").to_owned();
+    if reason != "CrashLoopBackOff" {
+        return Some(PodState::Waiting(waits));
+    }
+    let error = last_error(container).map(|error| format!("{reason}: {error}"));
+    Some(PodState::Failing {
+        pod: pod.name_any(),
+        why: error.unwrap_or(waits),
+    })
 }
 
 #[cfg(test)]
@@ -173,7 +183,7 @@ mod tests {
         let field = json!({"key": "metadata.name", "operator": "In", "values": [node]});
         let terms = json!({"nodeSelectorTerms": [{"matchFields": [field]}]});
         read(json!({
-            "metadata": {"labels": {"pod-template-generation": generation},
+            "metadata": {"name": "p", "labels": {"pod-template-generation": generation},
                 "ownerReferences": [{"kind": owner}]},
             "spec": {"affinity": {"nodeAffinity":
                 {"requiredDuringSchedulingIgnoredDuringExecution": terms}}},
@@ -212,6 +222,13 @@ mod tests {
         let unscheduled = json!({"conditions": [
             {"type": "PodScheduled", "status": "False", "message": "no room"}]});
         let image = "ErrImageNeverPull: no image";
+        let failing = |why: &str| PodState::Failing {
+            pod: "p".to_owned(),
+            why: why.to_owned(),
+        };
+        let mut failed = waits("CrashLoopBackOff", "back-off 10s");
+        failed["containerStatuses"][0]["lastState"] =
+            json!({"terminated": {"exitCode": 1, "message": "ready\nno disk\n"}});
         for (generation, status, registered, state) in [
             ("1", ready(), true, PodState::Old),
             ("2", json!({}), false, PodState::Starting),
@@ -235,10 +252,11 @@ mod tests {
             ),
             (
                 "2",
-                waits("CrashLoopBackOff", ""),
+                waits("CrashLoopBackOff", "back-off 10s"),
                 true,
-                PodState::Waiting("CrashLoopBackOff".to_owned()),
+                failing("CrashLoopBackOff: back-off 10s"),
             ),
+            ("2", failed, true, failing("CrashLoopBackOff: no disk")),
             ("2", ready(), false, PodState::Registering),
             ("2", ready(), true, PodState::Ready),
         ] {

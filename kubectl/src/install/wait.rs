@@ -11,9 +11,9 @@ use kube::ResourceExt;
 use kube::api::{Api, ListParams};
 use tokio::time::{Instant, sleep};
 
-use super::Error;
 use super::progress::{PodState, Progress, RolloutObjects};
 use super::survey::Survey;
+use super::{Error, NAMESPACE};
 use crate::Cluster;
 use crate::api::{self, ApiError, Call, timely};
 use crate::distribution::Distribution;
@@ -22,6 +22,13 @@ use crate::pod_logs::pods;
 
 /// The time between two looks.
 const INTERVAL: Duration = Duration::from_secs(1);
+
+/// Kubelet registers a driver within a second or two of its start.
+const LATE_REGISTRATION: Duration = Duration::from_secs(20);
+
+/// Why a driver that runs is not registered.
+const UNREGISTERED: &str = "kubelet does not register the driver: it has another root directory \
+                            (install with --kubelet-dir), or see its log";
 
 /// The name under which lines and errors have the controller's pod.
 const CONTROLLER: &str = "controller";
@@ -33,7 +40,7 @@ pub(super) async fn until_ready(
     timeout: Duration,
 ) -> Result<(), Error> {
     let started = Instant::now();
-    let mut said: BTreeMap<String, PodState> = BTreeMap::new();
+    let mut said: BTreeMap<String, SaidState> = BTreeMap::new();
     loop {
         let progress = match look(cluster).await {
             Ok(look) => Progress::of(&look, &cluster.driver_name),
@@ -45,9 +52,17 @@ pub(super) async fn until_ready(
             Err(error) => return Err(error.into()),
         };
         for (name, state) in states(&progress) {
-            if said.get(name) != Some(state) {
-                terminal::print(&lines(name, state, survey.distribution, started.elapsed()))?;
-                said.insert(name.to_owned(), state.clone());
+            let now = Instant::now();
+            match said.get_mut(name).filter(|said| said.state == *state) {
+                Some(said) if said.is_late(now) => {
+                    said.is_complete = true;
+                    terminal::print(&[format!("  {UNREGISTERED}")])?;
+                }
+                Some(_) => {}
+                None => {
+                    terminal::print(&lines(name, state, survey.distribution, started.elapsed()))?;
+                    said.insert(name.to_owned(), SaidState::new(state, now));
+                }
             }
         }
         if progress.is_done() {
@@ -57,6 +72,29 @@ pub(super) async fn until_ready(
             return Err(Error::NotReady(reasons(&progress, timeout, cluster).await?));
         }
         sleep(INTERVAL).await;
+    }
+}
+
+/// A state that a line was printed about.
+struct SaidState {
+    state: PodState,
+    since: Instant,
+    /// Nothing more will be said of it.
+    is_complete: bool,
+}
+
+impl SaidState {
+    fn new(state: &PodState, since: Instant) -> SaidState {
+        SaidState {
+            state: state.clone(),
+            since,
+            is_complete: *state != PodState::Registering,
+        }
+    }
+
+    /// True if the state lasts for so long that a person should know why.
+    fn is_late(&self, now: Instant) -> bool {
+        !self.is_complete && now.duration_since(self.since) >= LATE_REGISTRATION
     }
 }
 
@@ -79,12 +117,19 @@ fn lines(name: &str, state: &PodState, distribution: Distribution, after: Durati
             let seconds = after.as_secs();
             (paint(GOOD, "✓"), format!("ready after {seconds} s"))
         }
-        PodState::Waiting(why) => (paint(WARNING, "!"), why.clone()),
+        PodState::Waiting(why) | PodState::Failing { why, .. } => {
+            (paint(WARNING, "!"), why.clone())
+        }
+    };
+    let hint = match state {
+        PodState::Waiting(why) => hint(why, distribution),
+        PodState::Failing { pod, .. } => Some(format!(
+            "its whole log: kubectl --namespace {NAMESPACE} logs {pod} --previous"
+        )),
+        _ => None,
     };
     let mut lines = vec![format!("{mark} {name}: {text}")];
-    if let PodState::Waiting(why) = state {
-        lines.extend(hint(why, distribution).map(|hint| format!("  {hint}")));
-    }
+    lines.extend(hint.map(|hint| format!("  {hint}")));
     lines
 }
 
@@ -106,9 +151,6 @@ fn hint(why: &str, distribution: Distribution) -> Option<String> {
         return Some(
             "the directory is elsewhere on this node: install with --kubelet-dir".to_owned(),
         );
-    }
-    if why.contains("CrashLoopBackOff") {
-        return Some("see why: kubectl --namespace hostloop logs POD --previous".to_owned());
     }
     None
 }
@@ -134,11 +176,9 @@ async fn reasons(
     let pods = pods(cluster).await?;
     for (name, state) in states(progress).filter(|(_, state)| **state != PodState::Ready) {
         let said = match state {
-            PodState::Waiting(why) => why.clone(),
+            PodState::Waiting(why) | PodState::Failing { why, .. } => why.clone(),
             PodState::Old => "the earlier version's pod did not end".to_owned(),
-            PodState::Registering => "kubelet does not register the driver: it has another root \
-                                   directory (install with --kubelet-dir), or see its log"
-                .to_owned(),
+            PodState::Registering => UNREGISTERED.to_owned(),
             PodState::Starting | PodState::Ready => {
                 let pod = pods
                     .iter()
@@ -198,6 +238,34 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_late_registration_is_explained_once() {
+        let since = Instant::now();
+        let late = since + LATE_REGISTRATION;
+        let mut said = SaidState::new(&PodState::Registering, since);
+        assert!(!said.is_late(since) && said.is_late(late));
+        said.is_complete = true;
+        assert!(!said.is_late(late));
+        assert!(!SaidState::new(&PodState::Starting, since).is_late(late));
+    }
+
+    #[test]
+    fn a_pod_that_fails_is_named() {
+        let state = PodState::Failing {
+            pod: "hostloop-x".to_owned(),
+            why: "CrashLoopBackOff: no disk".to_owned(),
+        };
+        let lines = lines("n1", &state, Distribution::Kind, Duration::ZERO);
+        assert!(
+            lines[0].ends_with("n1: CrashLoopBackOff: no disk"),
+            "{lines:?}"
+        );
+        assert!(
+            lines[1].ends_with("logs hostloop-x --previous"),
+            "{lines:?}"
+        );
+    }
+
+    #[test]
     fn hints_by_the_reason() {
         let image = "ErrImageNeverPull: no image";
         for (why, distribution, contains) in [
@@ -216,11 +284,6 @@ mod tests {
                 "hostPath type check failed: /k",
                 Distribution::Kind,
                 Some("--kubelet-dir"),
-            ),
-            (
-                "CrashLoopBackOff: back-off",
-                Distribution::Kind,
-                Some("--previous"),
             ),
             ("0/1 nodes are available", Distribution::Kind, None),
         ] {

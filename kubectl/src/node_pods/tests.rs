@@ -31,6 +31,17 @@ fn containers_that_run_no_command() {
         let pod: Pod = read(pod("a", "n1", state));
         assert_eq!(NodePod::of(&pod).unwrap().not_running.as_deref(), why);
     }
+    let mut failing = pod(
+        "a",
+        "n1",
+        json!({"waiting": {"reason": "CrashLoopBackOff"}}),
+    );
+    failing["status"]["containerStatuses"][0]["lastState"] =
+        json!({"terminated": {"exitCode": 1, "message": "no disk"}});
+    assert_eq!(
+        NodePod::of(&read(failing)).unwrap().not_running.as_deref(),
+        Some("CrashLoopBackOff: no disk")
+    );
     let mut pending: Pod = read(pod("a", "n1", json!({"running": {}})));
     pending.status.as_mut().unwrap().container_statuses = None;
     pending.status.as_mut().unwrap().phase = Some("Pending".to_owned());

@@ -43,6 +43,21 @@ fn pods_that_are_not_ready(#[case] state: Value, #[case] text: &str, #[case] adv
 }
 
 #[test]
+fn the_error_of_a_pod_that_keeps_failing() {
+    let mut state = not_ready(json!({"waiting": {
+        "reason": "CrashLoopBackOff", "message": "back-off 10s"}}));
+    state["status"]["containerStatuses"][0]["lastState"] =
+        json!({"terminated": {"exitCode": 1, "message": "no disk"}});
+    let mut facts = good();
+    facts.pods = Ok(vec![pod("n1", state)]);
+    let lines = ready(&pods(&facts), "hostloop");
+    assert!(
+        lines[0].text.ends_with("CrashLoopBackOff (no disk)"),
+        "{lines:?}"
+    );
+}
+
+#[test]
 fn pods_that_are_missing_or_going() {
     let mut facts = good();
     facts.pods = Ok(vec![node_pod("n1")]);

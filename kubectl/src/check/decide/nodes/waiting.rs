@@ -1,8 +1,11 @@
 //! Why a pod is not ready, and what to do.
 
+use std::borrow::Cow;
+
 use k8s_openapi::api::core::v1::{ContainerStatus, Pod};
 
 use crate::check::line::Line;
+use crate::container_end::last_error;
 
 /// A line about a pod that is not ready.
 pub(super) fn line(node: &str, pod: &Pod, namespace: &str) -> Line {
@@ -26,14 +29,15 @@ pub(super) fn line(node: &str, pod: &Pod, namespace: &str) -> Line {
     Line::failed(
         format!(
             "Pod {name} on node {node} is not ready{because}{}",
-            cut(message)
+            cut(&message)
         ),
         advice(reason, name, namespace, status.map_or("", |s| &s.image)),
     )
 }
 
-/// The reason and message of a container that does not run.
-fn reason(status: &ContainerStatus) -> (&str, &str) {
+/// The reason and message of a container that does not run. Its own error says more than how long
+/// kubelet waits.
+fn reason(status: &ContainerStatus) -> (&str, Cow<'_, str>) {
     let waiting = status
         .state
         .as_ref()
@@ -44,12 +48,13 @@ fn reason(status: &ContainerStatus) -> (&str, &str) {
     let message = waiting
         .and_then(|waiting| waiting.message.as_deref())
         .unwrap_or_default();
-    (reason, message)
+    let error = last_error(status).filter(|_| reason == "CrashLoopBackOff");
+    (reason, error.map_or(Cow::Borrowed(message), Cow::Owned))
 }
 
 /// The first line of a message, shortened, after a space.
 fn cut(message: &str) -> String {
-    const LONGEST: usize = 120;
+    const LONGEST: usize = 240;
     let line = message.lines().next().unwrap_or_default();
     match line.chars().count() {
         0 => String::new(),
