@@ -8,8 +8,9 @@
 //! A content may come after the end of its snapshot, if a write took long. So the process remembers the
 //! snapshots that it saw go.
 //!
-//! A content that keeps its data is not deleted here. But someone may delete it by hand, and the
-//! snapshotter lets no bound content go without the mark. Then the API server's answer suffices.
+//! A content that keeps its data, or for which no snapshot was begun, is not deleted here. But someone may
+//! delete it by hand, and the snapshotter lets no bound content go without the mark. Then the API server's
+//! answer suffices.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt;
@@ -133,15 +134,12 @@ impl SnapshotController {
 }
 
 /// True if a content is to be marked once its snapshot is gone. `was_seen`: this process saw the
-/// snapshot. Of a content that keeps its data, the mark only lets the finalizer go.
+/// snapshot. Of a content that keeps its data, or never had any, the mark only lets the finalizer go.
 fn needs_mark<C: Content>(content: &C, was_seen: bool) -> bool {
     let view = content.view();
     let deletes_data = view.policy == DeletionPolicy::Delete;
-    let is_due = if deletes_data {
-        was_seen && view.given.is_none()
-    } else {
-        content.is_deleting()
-    };
+    let is_due = (deletes_data && was_seen && view.given.is_none())
+        || (content.is_deleting() && (!deletes_data || !content.has_begun()));
     is_due && view.user_uid().is_some() && !is_marked(content)
 }
 

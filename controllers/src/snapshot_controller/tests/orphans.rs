@@ -219,8 +219,10 @@ async fn a_content_without_a_snapshot_stays_unless_it_is_marked() {
 /// No controller saw the snapshot: the content was made from a cache after the API server had gone back
 /// to a backup without it.
 #[tokio::test]
-async fn a_deleted_content_that_keeps_its_data_waits_for_no_snapshot() {
+async fn a_deleted_content_that_loses_no_data_waits_for_no_snapshot() {
     let kept = with(going(), retained());
+    let taken = json!({"status": {"snapshotHandle": "s"}});
+    let begun = json!({"metadata": {"annotations": {SINGLE.being_created: "yes"}}});
     let given = json!({
         "metadata": {"deletionTimestamp": DELETED},
         "spec": {"deletionPolicy": "Retain",
@@ -233,8 +235,12 @@ async fn a_deleted_content_that_keeps_its_data_waits_for_no_snapshot() {
         (kept.clone(), Some("v"), true),
         (kept, Some("u"), false),
         (retained(), None, false),
+        // No snapshot was begun, so no data goes.
+        (going(), None, true),
+        (going(), Some("u"), false),
         // Its data would go.
-        (going(), None, false),
+        (with(going(), taken), None, false),
+        (with(going(), begun), None, false),
     ] {
         let world = World::new(&[]);
         let controller = controller(&world);
@@ -246,8 +252,8 @@ async fn a_deleted_content_that_keeps_its_data_waits_for_no_snapshot() {
         let key = SnapshotKey::Content(ObjectKey::new(Some("team"), CONTENT));
         assert_eq!(controller.work(key).await, Outcome::Done, "{what}");
         let left = left(&world).expect("the content");
-        let annotations = &left["metadata"]["annotations"];
-        assert_eq!(!annotations.is_null(), is_marked, "{what}: {left}");
+        let mark = &left["metadata"]["annotations"][SINGLE.being_deleted];
+        assert_eq!(!mark.is_null(), is_marked, "{what}: {left}");
     }
 }
 
