@@ -48,7 +48,7 @@ pub(super) async fn run(args: &Args, cluster: &Cluster) -> Result<ExitCode, Erro
         clear(args, cluster, &claims).await?
     } else {
         if args.dry_run.how == DryRun::Server {
-            let faulty = faulty_claims(&claims, of_classes(cluster, &claims).await?, |_| None);
+            let faulty = faulty_claims(&claims, of_classes(cluster, &claims).await?, &[]);
             write(cluster, &faulty, true).await?;
         }
         let planned = FaultStatus::new(FaultProgress::DryRun, "the claim would ask for no fault");
