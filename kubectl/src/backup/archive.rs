@@ -89,7 +89,16 @@ pub(super) struct Archive {
 /// Keeps other backups out of a directory until it is dropped.
 #[derive(Debug)]
 pub(super) struct ArchiveLock {
-    _dir: Option<File>,
+    dir: Option<File>,
+}
+
+impl Drop for ArchiveLock {
+    /// To close the file is not enough: a child of this process has a copy of it until its exec.
+    fn drop(&mut self) {
+        if let Some(dir) = &self.dir {
+            let _unlocked = dir.unlock();
+        }
+    }
 }
 
 impl Archive {
@@ -98,7 +107,7 @@ impl Archive {
     pub(super) fn lock(dir: &Path) -> Result<ArchiveLock, ArchiveError> {
         make_dir(dir)?;
         match platform::lock_dir(dir) {
-            Ok(locked) => Ok(ArchiveLock { _dir: locked }),
+            Ok(locked) => Ok(ArchiveLock { dir: locked }),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                 Err(ArchiveError::Locked(dir.to_owned()))
             }
