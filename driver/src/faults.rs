@@ -210,7 +210,7 @@ fn keep(target: &Target<'_>, requested: &ClaimFault) -> Result<FaultReport, Faul
 fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
     effects::end(target)?;
     target.clear_in_fault(FaultRecord::end)?;
-    let ended = ended(target)?;
+    let ended = ended(&target.look_again()?);
     let state = match ended.state {
         FaultState::Healed => FaultState::Expired,
         other => other,
@@ -220,14 +220,16 @@ fn expire(target: &Target<'_>) -> Result<FaultReport, FaultError> {
 
 /// Ends a fault, and forgets it once it stops the volume's filesystem no more.
 fn end(target: &Target<'_>) -> Result<FaultReport, FaultError> {
-    let is_withdrawn = target.is_withdrawn();
-    if !is_withdrawn {
+    let ended = if target.is_withdrawn() {
+        // It has no effect any more, and others end what it has left.
+        ended(target)
+    } else {
         effects::end(target)?;
-    }
-    let ended = ended(target)?;
+        ended(&target.look_again()?)
+    };
     let id = target.record.id;
     if ended.state == FaultState::NeedsRestage {
-        if !is_withdrawn {
+        if !target.is_withdrawn() {
             target.clear_in_fault(|fault| {
                 fault.end();
                 fault.is_withdrawn = true;
@@ -282,10 +284,9 @@ fn refused(requested: &ClaimFault, why: &Obstacle) -> FaultReport {
 }
 
 /// What is left of a fault that has ended.
-fn ended(target: &Target<'_>) -> Result<FaultReport, FaultError> {
-    let (fault, now) = (target.recorded(), target.look_again()?);
-    let is_its_stop = target.record.stopping_fault().is_some() && now.has_stopped();
-    let report = if is_its_stop {
+fn ended(target: &Target<'_>) -> FaultReport {
+    let fault = target.recorded();
+    if target.record.stopping_fault().is_some() && target.has_stopped() {
         FaultReport {
             state: FaultState::NeedsRestage,
             message: format!(
@@ -301,8 +302,7 @@ fn ended(target: &Target<'_>) -> Result<FaultReport, FaultError> {
             message: format!("The fault {fault} has ended, and the volume works again"),
             again: None,
         }
-    };
-    Ok(report)
+    }
 }
 
 /// What is reported of a fault that can't end yet.

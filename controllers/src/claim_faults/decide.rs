@@ -30,6 +30,16 @@ pub(super) struct KnownFault {
     pub(super) report: FaultReport,
 }
 
+impl KnownFault {
+    /// True if it is looked at again until pods come, or until they have gone. One that needs a restage
+    /// and has its time behind it is not: its claim still asks for it.
+    pub(super) fn waits_for_pods(&self) -> bool {
+        let state = self.report.state;
+        state == FaultState::Waiting
+            || (state == FaultState::NeedsRestage && self.report.again.is_some())
+    }
+}
+
 /// Facts about a volume and its claim.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Facts {
@@ -323,6 +333,21 @@ mod tests {
                 }
                 (requested, expected) => panic!("{annotation:?}: {requested:?}, not {expected:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn a_fault_waits_for_pods_while_it_is_looked_at() {
+        for (state, again, expected) in [
+            (FaultState::Waiting, Some(SOON), true),
+            (FaultState::NeedsRestage, Some(SOON), true),
+            (FaultState::NeedsRestage, None, false),
+            (FaultState::Active, Some(SOON), false),
+            (FaultState::Over, None, false),
+        ] {
+            let mut known = known("gone");
+            (known.report.state, known.report.again) = (state, again);
+            assert_eq!(known.waits_for_pods(), expected, "{state:?} {again:?}");
         }
     }
 

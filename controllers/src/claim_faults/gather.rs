@@ -7,8 +7,8 @@ use std::sync::Arc;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::ResourceExt;
 
-use super::decide::{Facts, VolumeKey, claim_namespace, volume_key};
-use super::{ClaimFaults, FaultState};
+use super::ClaimFaults;
+use super::decide::{Facts, KnownFault, VolumeKey, claim_namespace, volume_key};
 use crate::api::{pv, pvc};
 use crate::client::ApiError;
 
@@ -28,8 +28,7 @@ impl ClaimFaults {
         let handle = pv::handle(&volume, &self.context.driver.name);
         let is_of_another = known.is_none() && handle.is_some_and(|handle| self.has_fault(handle));
         let is_own = is_here && handle.is_some() && claim_namespace(&volume) == namespace;
-        let state = known.as_ref().map(|known| known.report.state);
-        let is_waiting = matches!(state, Some(FaultState::Waiting | FaultState::NeedsRestage));
+        let is_waiting = known.as_ref().is_some_and(KnownFault::waits_for_pods);
         let claim = if is_own {
             self.claim_of(&volume, is_waiting).await?
         } else {

@@ -165,7 +165,7 @@ pub struct VolumeReport {
     pub direct_io: Option<bool>,
     /// When a freeze that has not ended began.
     pub frozen_since_ns: Option<u64>,
-    /// The fault that its claim asks for; null without one.
+    /// The fault that its claim asks for, or that has stopped its filesystem; null without one.
     pub fault: Option<VolumeFault>,
     /// Where the volume's filesystem is mounted or its device is bound.
     pub mounts: Vec<PathBuf>,
@@ -202,7 +202,8 @@ impl VolumeUser {
     }
 }
 
-/// A fault of a volume, from before its first effect until nothing asks for it any more.
+/// A fault of a volume, from before its first effect until nothing asks for it any more and it has left
+/// nothing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 pub struct VolumeFault {
     /// What happens, such as `gone`.

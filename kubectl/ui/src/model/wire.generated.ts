@@ -518,7 +518,10 @@ export interface Stuck {
 /** How good a state is. */
 export type Tone = "good" | "wait" | "bad" | "gone";
 
-/** A fault of a volume, from before its first effect until nothing asks for it any more. */
+/**
+ * A fault of a volume, from before its first effect until nothing asks for it any more and it has left
+ * nothing.
+ */
 export interface VolumeFault {
   /** The fault as it was asked for, with its time and its seed. */
   fault: string;
@@ -540,7 +543,7 @@ export interface VolumeReport {
   created_ns: number;
   /** True if direct I/O is active; null without a loop device. */
   direct_io: boolean | null;
-  /** The fault that its claim asks for; null without one. */
+  /** The fault that its claim asks for, or that has stopped its filesystem; null without one. */
   fault: VolumeFault | null;
   /** `none`, `ext4`, `xfs`, `btrfs` or `raw`; a `?` at the end means that mkfs did not finish. */
   format: string;
