@@ -124,6 +124,7 @@ impl Row {
             self.can(cluster, "echo after >/data/after && sync /data/after");
         }
         self.restage(cluster);
+        self.is_over(plugin);
         cluster.delete(&objects);
     }
 
@@ -205,6 +206,31 @@ impl Row {
             states.iter().any(|state| said.contains(state)),
             "{self:?}: {said}"
         );
+        if said.contains("needs-restage") {
+            self.stays_named(plugin);
+        }
+    }
+
+    /// Also without its annotation, the fault is named while the filesystem is stopped.
+    fn stays_named(&self, plugin: &Plugin<'_>) {
+        let (name, mark) = (self.name(), format!("fault-{}", self.word()));
+        plugin.succeeds(&["fault", "clear", &name], &["needs-restage"]);
+        plugin.succeeds(&["status", &name], &[&mark]);
+    }
+
+    /// Nothing names the fault once the volume works.
+    fn is_over(&self, plugin: &Plugin<'_>) {
+        let (name, mark) = (self.name(), format!("fault-{}", self.word()));
+        until(&name, || {
+            let (said, _) = plugin.run(&["fault", "clear", &name]);
+            if said.contains("cleared") {
+                Ok(())
+            } else {
+                Err(said)
+            }
+        });
+        let status = plugin.succeeds(&["status", &name], &[&name]);
+        assert!(!status.contains(&mark), "{status}");
     }
 
     /// The next pod has what was synced, and can write.
