@@ -67,9 +67,10 @@ async fn the_scripts_of_the_action_do_the_same() {
     let lines = recipe::with(
         &printed,
         &[
+            // First: what follows has such a path, too.
+            ("/tmp/hostloop", &to.display().to_string()),
             (" URL ", &format!(" {} ", site.release)),
             ("--version 0.2.0", &format!("--version {VERSION}")),
-            ("/tmp/hostloop", &to.display().to_string()),
         ],
     );
     let said = site.shell.types(&root(), &[], &lines);
