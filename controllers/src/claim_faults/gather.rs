@@ -53,8 +53,8 @@ impl ClaimFaults {
 
     /// The claim that the volume is bound to. One that is too large to be read asks for nothing:
     /// otherwise its users could keep a fault longer than its time. Neither does one that the cache
-    /// leaves out while its fault waits for pods to come or to go: thousands of them would be read from the API server
-    /// every few seconds.
+    /// leaves out while its fault waits for pods to come or to go: thousands of them would be read
+    /// from the API server every few seconds.
     async fn claim_of(
         &self,
         volume: &PersistentVolume,
