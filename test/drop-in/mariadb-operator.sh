@@ -21,11 +21,10 @@ uses() {
     "pv/$(kubectl get pvc storage-mariadb-0 -o jsonpath='{.spec.volumeName}')"
 }
 
-# A new pod, for machines on which no mounted ext4 grows.
-restarts() {
-  kubectl delete pod storage-mariadb-0
-  pod storage-mariadb-0
-}
+# A new pod, for machines on which no mounted ext4 grows. One that comes before kubelet has unstaged the
+# volume keeps the mount.
+ends() { kubectl delete pod storage-mariadb-0; }
+starts_again() { pod storage-mariadb-0; }
 
 has_grown() {
   # A change of the pod has kubelet look at its volumes now, and not a minute later.

@@ -1,6 +1,7 @@
 //! The overlay `csi-hostpath`, in place of the line with which a script installs host-path.
 
 use hostloop_test::deployed::DATA_AS_HOST_PATH;
+use hostloop_test::fault_table::until_unstaged;
 use hostloop_test::machine::{grows_mounted_ext4, not_run};
 
 use crate::site::{SNAPSHOT_CONTROLLER, Site};
@@ -86,7 +87,9 @@ pub(crate) fn grows(site: &Site) {
             "mariadb-operator: growth under a running pod",
             "this machine takes CAP_SYS_RESOURCE away; the pod was started again",
         );
-        site.types(project, "restarts");
+        site.types(project, "ends");
+        until_unstaged(&site.cluster, "storage-mariadb-0");
+        site.types(project, "starts_again");
     }
     site.types(project, "has_grown");
 }
