@@ -36,8 +36,9 @@ const STILL: u32 = 60;
 /// More requests of all actors of a node and the cluster's own in a minute, on average, do not
 /// count as rest.
 const AT_REST: u64 = 150;
-/// How often users look for advice, and follow it.
-const ROUNDS: usize = 4;
+/// How often users look for advice at most, and follow it: a claim and its pod may have had several things
+/// wrong.
+const ROUNDS: usize = 8;
 /// How often a user tries to make an object again while its predecessor exists.
 const TRIES: usize = 10;
 /// How often sizes are looked at, a second apart. Each work but copies is done by then.
