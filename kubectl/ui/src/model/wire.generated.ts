@@ -519,8 +519,8 @@ export interface Stuck {
 export type Tone = "good" | "wait" | "bad" | "gone";
 
 /**
- * A fault of a volume, from before its first effect until nothing asks for it any more and it has left
- * nothing.
+ * A fault of a volume, from before its first effect until nothing asks for it any more and it has
+ * left nothing.
  */
 export interface VolumeFault {
   /** The fault as it was asked for, with its time and its seed. */
